@@ -79,25 +79,31 @@ class StepRecord:
     loss: float  # mean over all micro-batches, in nats
 
 
-class _ProgressReader:
-    """Reads the progress of a run from the store."""
+class ProgressReader:
+    """Reads the progress of a run from the store. ``micro_batches``: number per pipeline and step."""
 
-    def __init__(self, board: Board, replicas: int) -> None:
-        self.board, self.replicas = board, replicas
+    def __init__(self, board: Board, replicas: int, micro_batches: int) -> None:
+        self.board, self.replicas, self.losses = board, replicas, replicas * micro_batches
         self.step, self.line = 0, 0
         self.steps: list[tuple[int, float, float]] = []
 
     def read(self, coordinator: Coordinator, metrics: MetricsFile) -> None:
+        """Read the steps that have been done since the last call."""
         if coordinator.line != self.line:
             self.line = coordinator.line
             self.step = step_of(coordinator.events[-1].why) if coordinator.events else 0
         while (when := self.board.get(keys.DONE(self.line, self.step))) is not None:
-            losses: list[float] = []
-            for replica in range(self.replicas):
-                reported = self.board.get(keys.LOSS(self.line, self.step, replica)) or []
-                losses += [loss for _, _, loss in reported]
-                self.board.delete(keys.LOSS(self.line, self.step, replica))
-            self.steps.append((self.step, when, sum(losses) / len(losses) if losses else float("nan")))
+            # in staggered mode, one replica may finish a step before another has published its losses of it
+            final = coordinator.over or self.board.get(keys.DONE(self.line, self.step + 1)) is not None
+            names = [keys.LOSS(self.line, self.step, replica) for replica in range(self.replicas)]
+            reported = [one for one in map(self.board.get, names) if one is not None]
+            # a micro-batch has two entries if its worker died and another one repeated it
+            losses = {(replica, number): loss for one in reported for replica, number, loss in one}
+            if len(losses) < self.losses and not final:
+                return
+            mean = sum(losses[key] for key in sorted(losses)) / len(losses) if losses else float("nan")
+            self.board.delete(*names, keys.DONE(self.line, self.step - 1))  # all workers are past that step
+            self.steps.append((self.step, when, mean))
             metrics.write(StepRecord(*self.steps[-1]))
             self.step += 1
 
@@ -185,7 +191,7 @@ def _supervise(
     on_metrics: OnMetrics | None,
 ) -> Record:  # fmt: skip
     run, replicas = setup.pipeline.run, setup.pipeline.group.replicas
-    reader = _ProgressReader(board, replicas)
+    reader = ProgressReader(board, replicas, setup.pipeline.pipeline.micro_batches)
     connect = partial(store.connect, setup.host, setup.port, setup.key)
     manager = Manager(setup.pipeline.pipeline.moves, board, coordinator, planning, connect)
     rejoins = sorted(mishap.step for mishap in setup.mishaps if mishap.kind == "rejoin")
@@ -232,7 +238,7 @@ def notify_supervisors(board: Board, coordinator: Coordinator, supervisor: Super
         supervisor.pause()
 
 
-def _record(board: Board, coordinator: Coordinator, reader: _ProgressReader, setup: Setup, manager: Manager) -> Record:
+def _record(board: Board, coordinator: Coordinator, reader: ProgressReader, setup: Setup, manager: Manager) -> Record:
     record = Record(reader.steps, coordinator.events, **manager.describe())
     for generation in range(1, coordinator.generation + 1):
         timings = {str(w): board.get(keys.RECOVERY(generation, w)) for w in board.epoch(generation).members}

@@ -14,12 +14,15 @@ import torch
 from cedar.cli import main
 from cedar.trainers.common import links
 from cedar.trainers.common.checkpoint import newest, path_of
-from cedar.trainers.common.files import Damaged
+from cedar.trainers.common.files import Damaged, MetricsFile
 from cedar.trainers.common.group import Group
 from cedar.trainers.resilient.control import store
 from cedar.trainers.resilient.control.board import Board
+from cedar.trainers.resilient.control.lead import Coordinator
+from cedar.trainers.resilient.control.store import Values
 from cedar.trainers.resilient.pipeline import Workers
-from cedar.trainers.resilient.run import KEY, find_checkpoint
+from cedar.trainers.resilient.run import KEY, ProgressReader, find_checkpoint
+from cedar.trainers.resilient.schedule import Worker
 from tests.trainers.common.toy_checkpoints import saved
 from tests.trainers.resilient.toy_processes import TAKES_MINUTES, check, describe, ended, reference, started
 from tests.waiting import eventually
@@ -142,3 +145,37 @@ def test_a_resumed_run_does_not_see_damaged_checkpoints_again(tmp_path: Path) ->
     with pytest.raises(Damaged, match="all checkpoints in .* are damaged"):
         find_checkpoint(folder, windows, 9)
     assert newest(folder) == path_of(folder, 2)
+
+
+def test_a_micro_batch_that_was_repeated_counts_once() -> None:
+    """The worker of replica 1 died after it had published; replica 0 did its micro-batches again."""
+    board = Board(Values())
+    lead, reader = Coordinator(board, 2, 2), ProgressReader(board, 2, 2)
+    board.put("loss/0/0/1", [[1, 0, 5.0], [1, 1, 6.0]])
+    board.put("loss/0/0/0", [[0, 0, 1.0], [0, 1, 2.0], [1, 0, 5.0], [1, 1, 6.0]])
+    board.put("done/0/0", 1.0)
+    reader.read(lead, MetricsFile(""))
+    assert reader.steps == [(0, 1.0, 3.5)]
+
+
+def test_a_step_waits_for_the_losses_of_slower_replicas() -> None:
+    """In staggered mode, the first replica that finishes a step reports that it is done."""
+    board = Board(Values())
+    lead, reader = Coordinator(board, 2, 2), ProgressReader(board, 2, 2)
+
+    def read_losses() -> list[float]:
+        reader.read(lead, MetricsFile(""))
+        return [loss for _, _, loss in reader.steps]
+
+    for step in range(2):
+        board.put(f"loss/0/{step}/0", [[0, 0, 1.0], [0, 1, 2.0]])
+        board.put(f"done/0/{step}", 1.0)
+    assert read_losses() == [1.5]  # replica 1 died with its losses of step 0; those of step 1 may come
+    board.put("loss/0/1/1", [[1, 0, 5.0], [1, 1, 6.0]])
+    assert read_losses() == [1.5, 3.5]
+    assert board.get("done/0/0") is None
+    board.put("loss/0/2/0", [[0, 0, 4.0]])
+    board.put("done/0/2", 1.0)
+    assert read_losses() == [1.5, 3.5]
+    lead.members, lead.ended = {Worker(1, 0)}, {Worker(1, 0): {}}
+    assert read_losses() == [1.5, 3.5, 4.0]
