@@ -115,13 +115,13 @@ def work(setup: Setup, me: Worker, life: int, row: int, beats: HeartbeatBoard) -
         _train(setup, me, life, row, beats, board)
         code = 0
     except WrongRows as error:
-        with suppress(RuntimeError):
+        with suppress(store.StoreLost):
             if board is not None:
                 board.report("wrong", problem=error.what, fix=error.fix)  # the coordinator stops the run
     except BaseException as error:  # noqa: BLE001 - the process ends here, so it must report why
         reported = str(error) if isinstance(error, CedarError) else "".join(traceback.format_exception(error))
         sys.stderr.write(f"worker {me}: {reported}\n")
-        with suppress(RuntimeError):  # the store may be gone
+        with suppress(store.StoreLost):  # the store may be gone
             if board is not None:
                 board.report("error", worker=me, error=f"{type(error).__name__}: {error}")
     finally:

@@ -156,7 +156,7 @@ def lead(
             can_replay_alone=partial(_can_replay_alone, pipeline),
         )  # fmt: skip
         return _supervise(setup, board, supervisor, coordinator, planning, quiet=quiet, on_metrics=on_metrics)
-    except RuntimeError as error:  # the store's client raises these
+    except store.StoreLost as error:
         raise _store_lost_error(error) from error
     finally:
         planning.stop()
@@ -280,7 +280,7 @@ def join(pipeline: ResilientPipeline, host: str, port: int) -> None:
         finally:
             supervisor.stop()
         board.increment(keys.LEFT(supervisor.name))
-    except RuntimeError as error:
+    except store.StoreLost as error:
         raise _store_lost_error(error) from error
 
 
@@ -322,7 +322,7 @@ def _can_replay_alone(pipeline: ResilientPipeline, lost: set[int]) -> bool:
 
 def _store_lost_error(error: BaseException) -> CedarError:
     return CedarError(
-        f"the run's store is gone: {str(error).splitlines()[0]}",
+        f"the run's store is gone: {error}",
         done="the workers of this machine were stopped; checkpoints were not changed",
         fix="start again with --resume",
     )

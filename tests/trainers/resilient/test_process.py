@@ -88,3 +88,11 @@ def test_a_batch_of_other_rows_ends_the_run_at_once(tmp_path: Path) -> None:
     assert "CedarError: data gave 3 rows of inputs at step 2, and the batch is 4" in done.stderr
     assert "should" not in done.stderr
     assert "worker" not in done.stderr
+
+
+def test_an_error_of_on_metrics_is_not_taken_for_a_lost_store(tmp_path: Path) -> None:
+    script = SHORT.replace("step == 2", "False").replace("quiet=True", "quiet=True, on_metrics=fail")
+    script = script.replace("def data", "def fail(line):\n    raise RuntimeError\n\ndef data")
+    command = [sys.executable, "-c", script, str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    assert done.stderr.endswith("in fail\nRuntimeError\n")

@@ -95,6 +95,10 @@ class Values:
             self._values.pop(key, None)
 
 
+class StoreLost(RuntimeError):
+    """The connection to the store is lost."""
+
+
 class Client:
     """A connection to the store; threads may share it."""
 
@@ -104,13 +108,17 @@ class Client:
         self.host: str = connection.getsockname()[0]  # the address of this machine on the network to the store
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """Call a method of the store's ``Values``."""
+        """Call a method of the store's ``Values``.
+
+        Raises:
+            StoreLost: the connection is lost.
+        """
         try:
             with self._lock:
                 links.send_frame(self._connection, json.dumps([method, *arguments]).encode())
                 return json.loads(links.receive_frame(self._connection))
         except OSError as error:
-            raise RuntimeError(f"the connection to the store is lost: {error}") from error
+            raise StoreLost(f"the connection to the store is lost: {error}") from error
 
 
 def connect(host: str, port: int, key: bytes) -> Client:

@@ -2,6 +2,8 @@
 
 import threading
 
+import pytest
+
 from cedar.trainers.resilient.control import store
 from cedar.trainers.resilient.control.board import Board
 from tests.trainers.toy_store import KEY
@@ -29,3 +31,12 @@ def test_many_threads_count_each_once(served):
     for thread in threads:
         thread.join()
     assert sorted(found) == list(range(1, 201))
+
+
+def test_a_client_whose_store_has_ended_raises_an_error_of_its_own():
+    process, port = store.start("127.0.0.1", 0, KEY)
+    client = store.connect("127.0.0.1", port, KEY)
+    process.kill()
+    process.join()
+    with pytest.raises(store.StoreLost, match="the connection to the store is lost"):
+        client.call("get", ["a"])
