@@ -140,10 +140,11 @@ class HeartbeatBoard:
         """
         base, numbers = 1 + row * _FIELDS, self.numbers
         self._unchanged(base + _MOVES, now)
-        limit = _START if numbers[base + _STATE] == STARTING else heartbeat
+        first = max(heartbeat, _START)
+        limit = first if numbers[base + _STATE] == STARTING else heartbeat
         if self._overdue(base + _BEAT, now, limit, base + _BEAT_CPU, get_usage):
             return f"it gave no sign for {limit:g} s"
-        limit = max(limit, 5 * numbers[base + _SLOWEST]) if numbers[base + _SLOWEST] else _START
+        limit = max(limit, 5 * numbers[base + _SLOWEST]) if numbers[base + _SLOWEST] else first
         if numbers[base + _STATE] == RUNNING and self._overdue(base + _MOVES, now, limit, base + _MOVE_CPU, get_usage):
             return f"it made no progress for {limit:.3g} s and waited for no other worker"
         return None

@@ -21,6 +21,7 @@ class Watched:
 
     def __init__(self) -> None:
         self.beats, self.now, self.uses = HeartbeatBoard(2), 0.0, Usage(runnable=False, seconds=0.0)
+        self.heartbeat = 1.0
         self.beats.start(1)
 
     def move(self, step: int, at: int, done: Instruction, waiting_for: Worker | None = None) -> None:
@@ -31,7 +32,7 @@ class Watched:
         self.now += seconds
         if beat:
             self.beats.numbers[1 + FIELDS] += 1
-        return self.beats.hang_reason(1, 1.0, self.now, lambda: self.uses) or ""
+        return self.beats.hang_reason(1, self.heartbeat, self.now, lambda: self.uses) or ""
 
 
 WORK = Instruction("F", 0, 0)
@@ -59,6 +60,17 @@ def test_hung_is_no_sign_or_no_progress_and_slow_is_neither() -> None:
     assert worker.after(0) == ""
     assert worker.after(9) == ""
     assert "no progress for 10 s" in worker.after(2)
+
+
+def test_a_heartbeat_above_the_usual_limit_holds_in_the_first_step_too() -> None:
+    worker = Watched()
+    worker.heartbeat = 300.0
+    worker.after(0)
+    assert worker.after(200, beat=False) == ""  # still starting
+    worker.move(0, 0, WORK)
+    worker.after(0)
+    assert worker.after(200) == ""
+    assert "no progress for 300 s" in worker.after(150)
 
 
 def test_a_worker_that_gets_no_core_does_not_hang() -> None:
