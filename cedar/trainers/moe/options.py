@@ -127,7 +127,7 @@ class Options:
     run: RunOptions = field(default_factory=RunOptions)
 
 
-_RANK_SETTINGS = ("data.paths", "run.folder", "run.device", "run.threads")
+_RANK_SETTINGS = ("data.paths", "run.folder", "run.device", "run.threads", "run.serve")
 
 
 def settings(options: Options) -> dict[str, Any]:

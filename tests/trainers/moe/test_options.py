@@ -6,7 +6,7 @@ import pytest
 
 from cedar.cli import main
 from cedar.trainers.common import config
-from cedar.trainers.moe.options import Options
+from cedar.trainers.moe.options import DataOptions, Options, RunOptions, settings
 from tests.trainers.moe.toy_text import SETTINGS, write_text
 
 
@@ -62,3 +62,9 @@ def test_wrong_settings_are_told_in_a_line(text, tmp_path, capsys, change, said)
 def test_the_example_is_a_configuration():
     path = os.path.join(os.path.dirname(__file__), "..", "..", "..", "examples", "moe.toml")
     assert config.load(path, Options).experts.slots == 64
+
+
+def test_the_address_of_a_live_page_is_no_setting_of_the_training():
+    """Ranks had to have the same, and a sparse checkpoint could not be recovered with another."""
+    served = Options(DataOptions("text.txt"), run=RunOptions(serve="127.0.0.1:0"))
+    assert settings(served) == settings(Options(DataOptions("text.txt")))
