@@ -117,14 +117,12 @@ def shut(connection: socket.socket) -> None:
     connection.close()
 
 
-def write_key(path: str) -> bytes:
-    """Create a new key and write it to a file that only this user may read."""
-    key = secrets.token_bytes(KEY)
+def write_key(path: str, key: bytes) -> None:
+    """Write a key to a file that only this user may read."""
     with suppress(FileNotFoundError):
         os.unlink(path)
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
         file.write(key.hex())
-    return key
 
 
 def read_key(path: str) -> bytes:

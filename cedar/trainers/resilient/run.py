@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -136,10 +137,11 @@ def lead(
         pipeline.problem, plans, run.steps, calibrate=how.calibrate, schedule=how.schedule, exact=how.exact
     )
     preload()
-    key = links.write_key(os.path.join(run.folder, KEY))
+    key = secrets.token_bytes(links.KEY)
     process, port = store.start(*listen, key)
     supervisor = None
     try:
+        links.write_key(os.path.join(run.folder, KEY), key)
         setup = replace(setup, port=port, key=key)
         board = Board(store.connect(listen[0], port, key))
         board.put(keys.SETUP(), pipeline.description | {"lanes": setup.lanes})

@@ -95,7 +95,8 @@ def test_other_addresses_are_not_listened_at(served):
 def test_another_user_of_the_machine_gets_in_nowhere(served, tmp_path):
     """Not by the port, and not by the file that holds the key."""
     path = tmp_path / "run.key"
-    key = links.write_key(str(path))
+    key = b"k" * links.KEY
+    links.write_key(str(path), key)
     assert path.stat().st_mode & 0o777 == 0o600
     tmp_path.chmod(0o755)
     code = f"""
@@ -118,7 +119,7 @@ with socket.create_connection(("127.0.0.1", {served}), timeout=60) as link:
 
 def test_a_key_that_others_could_have_read_is_refused(tmp_path):
     path = str(tmp_path / "run.key")
-    links.write_key(path)
+    links.write_key(path, b"k" * links.KEY)
     os.chmod(path, 0o640)
     with pytest.raises(CedarError, match="is accessible to other users"):
         links.read_key(path)

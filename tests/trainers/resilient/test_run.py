@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from cedar.cli import main
-from cedar.trainers.common import links
+from cedar.core.errors import CedarError
+from cedar.trainers.common import config, links
 from cedar.trainers.common.checkpoint import newest, path_of
 from cedar.trainers.common.files import Damaged, MetricsFile
 from cedar.trainers.common.group import Group
@@ -20,9 +21,11 @@ from cedar.trainers.resilient.control import store
 from cedar.trainers.resilient.control.board import Board
 from cedar.trainers.resilient.control.lead import Coordinator
 from cedar.trainers.resilient.control.store import Values
+from cedar.trainers.resilient.options import Options
 from cedar.trainers.resilient.pipeline import Workers
 from cedar.trainers.resilient.run import KEY, ProgressReader, find_checkpoint
 from cedar.trainers.resilient.schedule import Worker
+from cedar.trainers.resilient.text import text_pipeline
 from tests.trainers.common.toy_checkpoints import saved
 from tests.trainers.resilient.toy_processes import TAKES_MINUTES, check, describe, ended, reference, started
 from tests.waiting import eventually
@@ -126,6 +129,14 @@ def test_a_start_that_failed_may_be_tried_again_in_its_folder(file: Path, tmp_pa
     assert "did not start" in err
     ended(started(file, "run.steps=2"))
     assert len(describe(tmp_path)["steps"]) == 2
+
+
+def test_a_port_that_is_taken_leaves_no_key(file: Path, tmp_path: Path) -> None:
+    with links.listen("127.0.0.1") as taken:
+        pipeline = text_pipeline(config.load(str(file), Options), 2, Workers(listen=taken.getsockname()))
+        with pytest.raises(CedarError, match="cannot listen on"):
+            pipeline.train(quiet=True)
+    assert not (tmp_path / "run" / KEY).exists()
 
 
 def test_a_resumed_run_does_not_see_damaged_checkpoints_again(tmp_path: Path) -> None:

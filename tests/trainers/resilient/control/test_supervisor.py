@@ -16,7 +16,8 @@ from cedar.trainers.resilient.text import text_pipeline
 
 def test_a_supervisor_that_joined_says_when_it_leaves(tmp_path: Path) -> None:
     made = text_pipeline(Options(DataOptions("none.txt", 8, 8), run=RunOptions(folder=str(tmp_path))), 2, Workers())
-    key = links.write_key(str(tmp_path / KEY))
+    key = b"k" * links.KEY
+    links.write_key(str(tmp_path / KEY), key)
     process, port = store.start("127.0.0.1", 0, key)
     try:
         board = Board(store.connect("127.0.0.1", port, key))
