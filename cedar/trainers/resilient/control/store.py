@@ -5,6 +5,7 @@ The store listens at one address and serves clients that have the run's key. Req
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import multiprocessing
 import os
@@ -20,11 +21,12 @@ from cedar.core.errors import CedarError
 from cedar.trainers.common import links
 
 _CHECK_INTERVAL = 0.2
-_START_TIMEOUT = 60.0  # seconds
+_LAST_PORT = 65535
 
 
 def start(host: str, port: int, key: bytes) -> tuple[Any, int]:
     """Start a store; return its process and port. ``host``: an address of this machine. ``port``: 0: any free port."""
+    _check_port(port)
     try:
         listener = links.listen(host, port)
     except OSError as error:
@@ -32,10 +34,20 @@ def start(host: str, port: int, key: bytes) -> tuple[Any, int]:
             f"cannot listen on {host}:{port}: {error.strerror}", fix="pass another HOST:PORT to --listen"
         ) from error
     with listener:
+        if ipaddress.ip_address(listener.getsockname()[0]).is_unspecified:  # workers would publish loopback
+            raise CedarError(
+                f"cannot listen on {host}: other machines need one address to connect to",
+                fix="pass an address of this machine to --listen",
+            )
         context = multiprocessing.get_context("fork")
         process = context.Process(target=_serve, args=(listener, key, os.getpid()), name="store")
         process.start()
         return process, int(listener.getsockname()[1])
+
+
+def _check_port(port: int) -> None:
+    if not 0 <= port <= _LAST_PORT:
+        raise CedarError(f"{port} is not a port", fix=f"give a number up to {_LAST_PORT}")
 
 
 def _serve(listener: socket.socket, key: bytes, parent: int) -> None:
@@ -49,7 +61,11 @@ def _serve(listener: socket.socket, key: bytes, parent: int) -> None:
 
 def _accept(listener: socket.socket, key: bytes, values: Values) -> None:
     while True:
-        connection, _ = listener.accept()
+        try:
+            connection, _ = listener.accept()
+        except OSError:  # the client has gone, or too many files are open
+            time.sleep(_CHECK_INTERVAL)
+            continue
         threading.Thread(target=_answer, args=(connection, key, values), daemon=True).start()
 
 
@@ -123,6 +139,7 @@ class Client:
 
 def connect(host: str, port: int, key: bytes) -> Client:
     """Connect to a store."""
+    _check_port(port)
     try:
         return Client(links.dial(host, port, key))
     except OSError as error:

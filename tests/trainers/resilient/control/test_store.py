@@ -1,9 +1,11 @@
 """The store: it answers who holds the key, and counts for many at once."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 
+from cedar.core.errors import CedarError
 from cedar.trainers.resilient.control import store
 from cedar.trainers.resilient.control.board import Board
 from tests.trainers.toy_store import KEY
@@ -40,3 +42,32 @@ def test_a_client_whose_store_has_ended_raises_an_error_of_its_own():
     process.join()
     with pytest.raises(store.StoreLost, match="the connection to the store is lost"):
         client.call("get", ["a"])
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "message"),
+    [
+        ("127.0.0.1", 70000, "70000 is not a port"),
+        ("0.0.0.0", 0, r"cannot listen on 0\.0\.0\.0: other machines need one address"),
+    ],
+)
+def test_an_address_that_no_worker_could_publish_is_refused(host, port, message):
+    """Other machines were to reach the workers of the first one at 127.0.0.1."""
+    with pytest.raises(CedarError, match=message):
+        store.start(host, port, KEY)
+
+
+def test_a_run_at_a_port_that_cannot_be_is_refused():
+    with pytest.raises(CedarError, match="70000 is not a port"):
+        store.connect("127.0.0.1", 70000, KEY)
+
+
+def test_a_failed_accept_does_not_end_the_store(monkeypatch):
+    results = iter([OSError("too many open files")])
+
+    def accept():
+        raise next(results)
+
+    monkeypatch.setattr(store, "_CHECK_INTERVAL", 0.0)
+    with pytest.raises(StopIteration):
+        store._accept(SimpleNamespace(accept=accept), KEY, store.Values())
