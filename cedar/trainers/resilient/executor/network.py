@@ -68,17 +68,24 @@ class SocketTransport:
             try:
                 arrived.append(lane.results.get(timeout=seconds))
             except queue.Empty:
-                return self._closed
+                return self._closed or bool(self._failed_sends())
             return True
 
         self.waiting.until(ready, f"a message from {source}")
-        if not arrived:
+        if not arrived and self._closed:
             raise Lost(f"{self.me} has closed its connections")
+        if not arrived:
+            source, error = self._failed_sends()[0]
+            arrived.append(error)
         if isinstance(arrived[0], BaseException):
             self.waiting.check()
             raise Lost(f"{self.me} lost the connection to {source}: {arrived[0]}") from arrived[0]
         message: torch.Tensor = arrived[0]
         return message
+
+    def _failed_sends(self) -> list[tuple[Worker, Exception]]:
+        """Return the workers to which messages could not be sent. They may wait forever, and this worker with them."""
+        return [(to, lane.error) for to, lane in self._out.items() if lane.error is not None]
 
     def warm_up(self, others: Sequence[Worker]) -> None:
         """Exchange a message with each of these workers, to open the connections before they are needed."""
@@ -150,6 +157,7 @@ class _WorkerThread:
     def __init__(self, connect: Callable[[], Callable[[Any], Any]], name: str) -> None:
         self.orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.results: queue.Queue[Any] = queue.Queue(AHEAD)
+        self.error: Exception | None = None
         self._connect, self._keeps_results = connect, name.startswith("from")
         self._closed = False
         threading.Thread(target=self._run, name=f"messages {name}", daemon=True).start()
@@ -168,11 +176,11 @@ class _WorkerThread:
             try:
                 work = work or self._connect()
                 result = work(order)
-            except Exception as error:  # noqa: BLE001 - raised in ``receive``; a failed send means the peer is gone
-                result = error
+            except Exception as error:  # noqa: BLE001 - raised in ``receive``
+                result = self.error = error
             if self._keeps_results and not self._closed:
                 self.results.put(result)
-            if isinstance(result, BaseException):
+            if self.error is not None:
                 return
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 
 import pytest
@@ -47,3 +48,16 @@ def test_messages_come_in_order_and_a_newer_generation_ends_a_wait() -> None:
     with pytest.raises(Lost, match="lost the connection"):  # the waits of others, too, and at once
         ends[two].receive(one)
     ends[two].close()
+
+
+def test_a_message_that_cannot_be_sent_ends_the_next_wait() -> None:
+    """The error was dropped, and both workers waited until their patience ended."""
+    board, key, (one, two) = Board(Values()), b"k" * links.KEY, ALL[:2]
+    transport = SocketTransport(board, "127.0.0.1", key, ALL[:2], one, Waiting(1, lambda: 1, 60), 1)
+    with links.listen("127.0.0.1") as closed:
+        board.put(f"listens/1/{two}", list(closed.getsockname()))
+    transport.expect(two, (3,), torch.float32)
+    transport.send(two, torch.zeros(3))
+    with pytest.raises(Lost, match=re.escape(f"{one} lost the connection to {two}: ")):
+        transport.receive(two)
+    transport.close()
