@@ -52,7 +52,8 @@ def schedule_of(
     costs = costs_of(board, epoch.plans)
     whole = problem_of(frozenset(), costs)
     dead = epoch.dead(grid(whole.stages, whole.replicas))
-    failed = epoch.detected > 0 or epoch.lost
+    # after a lost connection or a replay, no worker may be dead
+    failed = dead and (epoch.detected > 0 or epoch.lost)
     plain = None if failed else board.get(keys.PLAN(epoch.plans, len(dead)))
     if plain is not None:
         schedule = fitted(from_plain(plain["schedule"]), dead)

@@ -143,7 +143,10 @@ def test_a_run_works_by_it_while_nobody_is_dead(tmp_path) -> None:
     made.publish(board)
     of = lambda dead, costs=None: replace(problem, dead=dead)
     everybody = tuple(grid(2, 2))
-    assert schedule_of(board, Epoch(1, everybody), of, ALL[0]).schedule == from_torch(path, problem).schedule
+    given = from_torch(path, problem).schedule
+    assert schedule_of(board, Epoch(1, everybody), of, ALL[0]).schedule == given
+    assert schedule_of(board, Epoch(2, everybody, detected=1.0), of, ALL[0]).schedule == given  # a lost connection
+    assert schedule_of(board, Epoch(3, everybody, lost=(1,)), of, ALL[0]).schedule == given
     dead = frozenset({Worker(0, 1)})
     survivors = tuple(worker for worker in everybody if worker not in dead)
     assert schedule_of(board, Epoch(2, survivors, detected=1.0), of, ALL[0]).schedule == plan(of(dead)).schedule
