@@ -73,6 +73,8 @@ class Coordinator:
         self._failures: list[tuple[Worker | None, float, str]] = []
         self._errors: dict[Worker, str] = {}
         self._suspected_loss: tuple[float, float, str] | None = None
+        self._last_why = ""  # why the last worker ended
+        self._start_failed = False
 
     @property
     def places(self) -> list[Worker]:
@@ -157,10 +159,14 @@ class Coordinator:
             return  # an outdated report: this machine no longer runs the worker
         self.machines[machine].roles.discard(worker)
         self.ready.discard(worker)
+        self._last_why = why
         if self.generation == 0:
             raise CedarError(f"worker {worker} did not start: {why}", fix="see the worker's output above")
         self.leaving.pop(worker, None)
-        if worker not in self.members or worker in self.ended:
+        if worker not in self.members:
+            self._start_failed = True
+            return
+        if worker in self.ended:
             return
         if self._all_finished():  # the worker may not have written its part of the last checkpoint
             raise CedarError(
@@ -238,6 +244,9 @@ class Coordinator:
         for stage in range(self.stages):
             places = {worker for worker in self.places if worker.stage == stage}
             if not places & (self.members | self.ready) and not self._is_starting(places):
+                if self._start_failed:
+                    self._count_repeat("new workers did not start", step, self._last_why)
+                self._start_failed = False
                 self.fill(min(self.machines), places)
         present = self.members | self.ready
         if all(any(worker.stage == stage for worker in present) for stage in range(self.stages)):

@@ -123,6 +123,15 @@ def test_going_back_again_and_again_ends() -> None:
             run.tick()
 
 
+def test_new_workers_that_end_before_they_are_ready_are_not_started_forever() -> None:
+    run = Run()
+    run.begun()
+    with pytest.raises(CedarError, match="new workers did not start 5 times without progress: killed"):
+        for _ in range(10):
+            run.die(Worker(1, 0), Worker(1, 1))
+            run.tick(obey=False)
+
+
 def test_a_silent_machine_is_gone_with_its_workers_and_a_spare_takes_over() -> None:
     run = Run(machines=2)
     run.begun()
