@@ -19,8 +19,12 @@ Pair: TypeAlias = tuple[Any, Any]
 Split: TypeAlias = Callable[[Mapping[str, Any]], Pair]
 
 
-class WrongRows(CedarError):
-    """The data has an unexpected number of rows. The run ends, since a retry would not help."""
+class FinalError(CedarError):
+    """An error of the model or its data. The run ends, since a retry would not help."""
+
+
+class WrongRows(FinalError):
+    """The data has an unexpected number of rows."""
 
 
 class Source:

@@ -27,7 +27,7 @@ from cedar.trainers.resilient.control import protocol as keys
 from cedar.trainers.resilient.control import store
 from cedar.trainers.resilient.control.beats import HeartbeatBoard
 from cedar.trainers.resilient.control.board import Board, Epoch
-from cedar.trainers.resilient.data import WrongRows
+from cedar.trainers.resilient.data import FinalError
 from cedar.trainers.resilient.schedule import Instruction, Worker, pairs
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def work(setup: Setup, me: Worker, life: int, row: int, beats: HeartbeatBoard) -
         board = Board(store.connect(setup.host, setup.port, setup.key))
         _train(setup, me, life, row, beats, board)
         code = 0
-    except WrongRows as error:
+    except FinalError as error:
         with suppress(store.StoreLost):
             if board is not None:
                 board.report("wrong", problem=error.what, fix=error.fix)  # the coordinator stops the run

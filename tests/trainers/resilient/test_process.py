@@ -90,6 +90,14 @@ def test_a_batch_of_other_rows_ends_the_run_at_once(tmp_path: Path) -> None:
     assert "worker" not in done.stderr
 
 
+def test_a_stage_that_changes_a_buffer_ends_the_run_at_the_first_batch(tmp_path: Path) -> None:
+    """Workers were started again six times, and the last error did not say why."""
+    script = SHORT.replace("nn.Linear(2, 3)", "nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))")
+    command = [sys.executable, "-c", script, str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    assert "CedarError: stage 0 changes a buffer while it computes" in done.stderr
+
+
 def test_an_error_of_on_metrics_is_not_taken_for_a_lost_store(tmp_path: Path) -> None:
     script = SHORT.replace("step == 2", "False").replace("quiet=True", "quiet=True, on_metrics=fail")
     script = script.replace("def data", "def fail(line):\n    raise RuntimeError\n\ndef data")

@@ -250,7 +250,7 @@ class Coordinator:
                 self.fill(min(self.machines), places)
         present = self.members | self.ready
         if all(any(worker.stage == stage for worker in present) for stage in range(self.stages)):
-            self._count_repeat("the run went back to a checkpoint", step)
+            self._count_repeat("the run went back to a checkpoint", step, self._last_why)
             lost = self.lost | {stage for stage in range(self.stages) if not self._has_worker(stage)}
             can_replay_alone = not self._all_restore and self.can_replay_alone(lost)
             self._restoring = self._all_restore = False

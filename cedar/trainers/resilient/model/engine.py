@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from cedar.core.errors import CedarError
 from cedar.trainers.common.compute import keyed
 from cedar.trainers.moe.layer import mixtures
+from cedar.trainers.resilient.data import FinalError
 from cedar.trainers.resilient.model.state import Layout, State
 
 Found = list[tuple[int, torch.Tensor]]  # index and gradient of each weight
@@ -245,7 +246,7 @@ class Engine:
         before = [buffer._version for buffer in self.module.buffers()]
         output, router_loss = self._compute(step, key, x, self._to_device(targets) if self.last else None)
         if before != [buffer._version for buffer in self.module.buffers()]:
-            raise CedarError(
+            raise FinalError(
                 f"stage {self.number} changes a buffer while it computes: workers of one stage would differ",
                 done="nothing was trained", fix="remove modules that update buffers, such as BatchNorm; use LayerNorm",
             )  # fmt: skip
@@ -272,12 +273,17 @@ class Engine:
                 output = self.loss(output, targets)
         if not isinstance(output, torch.Tensor) or not output.is_floating_point():
             kind = str(output.dtype) if isinstance(output, torch.Tensor) else type(output).__name__
-            raise CedarError(
+            raise FinalError(
                 f"stage {self.number} returned {kind}",
                 fix="return one floating-point tensor: concatenate several into one",
             )
+        if targets is not None and output.numel() != 1:
+            raise FinalError(
+                f"the loss returned a tensor of shape {list(output.shape)}",
+                fix="return a mean over rows, for example with reduction='mean'",
+            )
         if output.dtype == torch.float16:
-            raise CedarError(
+            raise FinalError(
                 f"stage {self.number} returned torch.float16, whose gradients would vanish without a GradScaler",
                 done="nothing was trained", fix="use bfloat16, which needs none",
             )  # fmt: skip

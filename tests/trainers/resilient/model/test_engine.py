@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from torch.nn import functional
 
 from cedar.core.errors import CedarError
 from cedar.trainers.common.compute import keyed
+from cedar.trainers.resilient.data import FinalError
 from cedar.trainers.resilient.model import Engine, Stage
 from cedar.trainers.resilient.model.engine import backward_input
 from tests.trainers.resilient.toy_grid import MODEL, Tokens, engine
@@ -96,11 +98,14 @@ def test_the_parts_of_foreign_modules_are_those_of_torch(make: Callable[[], nn.M
 
 def test_what_makes_it_matter_who_works_is_refused() -> None:
     counting = Engine(nn.BatchNorm1d(4), 0, 2, functional.mse_loss)
-    with pytest.raises(CedarError, match="stage 0 changes a buffer while it computes"):
+    with pytest.raises(FinalError, match="stage 0 changes a buffer while it computes"):
         counting.forward(0, (0, 0), torch.randn(3, 4))
     several = Engine(nn.GRU(4, 4), 0, 2, functional.mse_loss)
-    with pytest.raises(CedarError, match="stage 0 returned tuple"):
+    with pytest.raises(FinalError, match="stage 0 returned tuple"):
         several.forward(0, (0, 0), torch.randn(2, 3, 4))
+    each_row = Engine(nn.Linear(4, 4), 1, 2, partial(functional.mse_loss, reduction="none"))
+    with pytest.raises(FinalError, match=r"the loss returned a tensor of shape \[3, 4\]"):
+        each_row.forward(0, (0, 0), torch.randn(3, 4), torch.randn(3, 4))
     with pytest.raises(CedarError, match="stage 1 has no parameter 'table' to share"):
         Engine(nn.Linear(2, 2), 1, 2, functional.mse_loss, tied={"table": "table"})
 
