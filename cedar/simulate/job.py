@@ -10,7 +10,7 @@ import json
 import math
 import random
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -25,7 +25,7 @@ from cedar.trainers.common.config import check_choices, not_negative, positive
 from cedar.trainers.resilient.planner import Plan, Problem, exact, plan
 from cedar.trainers.resilient.planner.graph import Graph
 from cedar.trainers.resilient.planner.search import search
-from cedar.trainers.resilient.schedule import Costs, Instruction, ScheduleError, Worker, timeline
+from cedar.trainers.resilient.schedule import Costs, Instruction, Worker, grid, timeline
 
 _MAX_INSTRUCTIONS = 500_000  # max instructions for which to draw times
 _MAX_TASKS = 10_000  # max tasks to schedule per search, since a simulation searches for hundreds of plans
@@ -234,6 +234,11 @@ class SimulatedJob:
         times, stages = self.options.times, self.options.pipeline.stages
         if self.report:
             named = [(*name.split(" "), seconds) for name, seconds in self.report["durations"].items() if " " in name]
+            if (found := len({stage for _, stage, _ in named})) != stages:
+                raise CedarError(
+                    f"{times.report} has the times of {found} stages, not of {stages}",
+                    fix="set pipeline.stages to the stages of that run",
+                )
             return {(kind, int(stage)): Spread(seconds) for kind, stage, seconds in named}
         costs: dict[tuple[Any, int], Spread] = {}
         given = {
@@ -315,7 +320,7 @@ class SimulatedJob:
         """Yield the throughput of each system at each failure rate."""
         failures, run = self.options.failures, self.options.run
         seconds, size = 3600 * run.hours, self.problem.stages * self.problem.replicas
-        for mtbf in failures.mtbf or ((0.0,) if failures.trace else ()):
+        for mtbf in (0.0,) if failures.trace else failures.mtbf:
             if failures.trace:
                 traces = [read_trace(failures.trace)]
             else:
@@ -331,7 +336,7 @@ class SimulatedJob:
                 ]  # fmt: skip
                 rates = [one.rate for one in outcomes]
                 yield Survival(
-                    system, 0.0 if failures.trace else mtbf,
+                    system, mtbf,
                     DrawnQuantiles.from_values([3600 * rate for rate in rates]),
                     DrawnQuantiles.from_values([rate * alone for rate in rates]),
                 )  # fmt: skip
@@ -368,32 +373,43 @@ class SimulatedJob:
         """For each set of workers that were dead during a run, compare the run's step times with simulated ones.
         ``path``: the report.json of the run, which must have used the same grid.
         """
-        comparisons = []
-        for dead, seconds in _intervals(_read(path)):
-            try:
-                simulated = DrawnQuantiles.from_values(self.steps(dead))
-            except ScheduleError as problem:
-                raise CedarError(f"{path} is from another grid: {problem.what}", fix="see pipeline.stages") from problem
-            comparisons.append(Comparison(dead, len(seconds), DrawnQuantiles.from_values(seconds), simulated))
-        return comparisons
+        report = _read(path)
+        members = {worker for workers in report["recoveries"].values() for worker in workers}
+        members |= {str(Worker(*event["worker"])) for event in report["events"] if event["worker"]}
+        places = list(grid(self.problem.stages, self.problem.replicas))
+        if members != set(map(str, places)):
+            raise CedarError(
+                f"{path} is from another grid: its workers are {', '.join(sorted(members))}",
+                fix="set pipeline.stages and pipeline.replicas to those of the run",
+            )
+        measured: dict[frozenset[Worker], list[float]] = defaultdict(list)
+        for dead, seconds in _intervals(report, places):
+            measured[dead] += seconds
+        return [
+            Comparison(
+                dead, len(seconds), DrawnQuantiles.from_values(seconds), DrawnQuantiles.from_values(self.steps(dead))
+            )
+            for dead, seconds in measured.items()
+        ]
 
 
 _SETTLED = 2  # number of steps to ignore after a change of workers, because their times include the change
 
 
-def _intervals(report: Mapping[str, Any]) -> Iterator[tuple[frozenset[Worker], list[float]]]:
-    """Yield each set of dead workers, and the seconds of each step while exactly these workers were dead."""
-    dead: frozenset[Worker] = frozenset()
-    changes = [e for e in report["events"] if e["what"] in ("failure", "join") and e["worker"]]
-    begins = [0.0, *(event["decided"] for event in changes), math.inf]
+def _intervals(
+    report: Mapping[str, Any], places: Sequence[Worker]
+) -> Iterator[tuple[frozenset[Worker], list[float]]]:  # fmt: skip
+    """Yield the dead workers of each generation, and the seconds of each of its steps. ``places``: the grid."""
+    begins: dict[int, float] = {}
+    for event in report["events"]:
+        begins.setdefault(event["generation"], event["decided"])
     times = [when for _, when, _ in report["steps"]]
-    for at, (begin, end) in enumerate(pairwise(begins)):
+    for (generation, begin), (_, end) in pairwise([*sorted(begins.items()), (0, math.inf)]):
         inside = [when for when in times if begin <= when < end][_SETTLED:]
         if len(inside) > _SETTLED:
+            members = report["recoveries"][str(generation)]  # all of them, since each computes in every step
+            dead = frozenset(place for place in places if str(place) not in members)
             yield dead, [b - a for a, b in pairwise(inside)]
-        if at < len(changes):
-            worker = Worker(*changes[at]["worker"])
-            dead = dead | {worker} if changes[at]["what"] == "failure" else dead - {worker}
 
 
 def _read(path: str) -> Mapping[str, Any]:
@@ -402,6 +418,6 @@ def _read(path: str) -> Mapping[str, Any]:
             report = json.load(file)
         if not report["durations"] or "transfer" not in report["durations"]:
             raise CedarError(f"{path} holds no measured seconds", fix="give the report of a run of 10 steps or more")
-        return {name: report[name] for name in ("durations", "events", "steps")}
+        return {name: report[name] for name in ("durations", "events", "recoveries", "steps")}
     except (OSError, ValueError, KeyError, TypeError) as problem:
         raise CedarError(f"{path} is not a report.json of a run: {problem}", fix="see the run's folder") from problem

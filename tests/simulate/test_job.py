@@ -61,7 +61,9 @@ def test_rare_failures_cost_nothing_and_frequent_ones_more():
 def test_a_trace_stands_in_for_failures_that_are_drawn(tmp_path):
     trace = tmp_path / "spot.csv"
     trace.write_text("".join(f"0,add,n{n}\n" for n in range(4)) + "3600000,remove,n0\n7200000,remove,n3\n")
-    (one,) = job(failures=FailureOptions(trace=str(trace)), run=replace(QUICK, systems=("resilient",))).survivals()
+    (one,) = job(
+        failures=FailureOptions((60.0, 90.0), trace=str(trace)), run=replace(QUICK, systems=("resilient",))
+    ).survivals()
     assert one.mtbf == 0
     assert 0.5 < one.ratio.middle < 1
 
@@ -88,9 +90,19 @@ def test_a_run_says_by_how_much_the_simulation_is_wrong(tmp_path):
     assert all(one.off == pytest.approx(0.2) for one in job().against(report(tmp_path / "slow.json", off=1.25)))
 
 
+@pytest.mark.parametrize("change", ["restore", "replay", "move"])
+def test_workers_are_those_that_took_part_after_any_change(tmp_path, change):
+    found = job().against(report(tmp_path / "report.json", change=change))
+    assert [(sorted(one.dead), one.steps) for one in found] == [([], 9), ([Worker(1, 0)], 9)]
+    with pytest.raises(CedarError, match="is from another grid"):
+        job(pipeline=replace(GRID, replicas=3)).against(report(tmp_path / "report.json", change=change))
+
+
 def test_times_may_come_from_a_run(tmp_path):
     path = report(tmp_path / "report.json")
     assert job(times=TimeOptions(report=path)).mean == pytest.approx(job().mean)
+    with pytest.raises(CedarError, match="has the times of 2 stages, not of 3"):
+        job(pipeline=replace(GRID, stages=3), times=TimeOptions(report=path))
     with pytest.raises(CedarError, match="is from another grid"):
         job(pipeline=replace(GRID, stages=1), times=replace(TIMES)).against(path)
     (tmp_path / "none.json").write_text("{}")
