@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from functools import partial
 from typing import Any
@@ -58,7 +59,9 @@ class Trainer(Member):
                 done="what this worker did since does not count", fix="start it again: it joins as a new one",
             )  # fmt: skip
         self.epoch, self.times = epoch, {"seen": time.time()}
-        self.waiting = Waiting(epoch.number, self.newest, self.job.patience)
+        # a stage may take as long to redo its steps as the run took for them; heartbeats detect workers that hang
+        patience = math.inf if epoch.lost else self.job.patience
+        self.waiting = Waiting(epoch.number, self.newest, patience)
         self._report_progress("STEP", waits=True)
         if self.transport is not None:
             self.transport.close()

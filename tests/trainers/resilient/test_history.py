@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from functools import cache
@@ -118,6 +119,22 @@ def test_where_logs_are_gone_with_a_neighbor_all_restore(whole: dict[Worker, str
     found = run.run()
     assert found == {worker: whole[worker] for worker in found}
     assert "restore" in run.restores[1:]
+
+
+def test_a_wait_for_a_stage_that_does_its_steps_again_has_no_limit() -> None:
+    """A replay that took longer than the patience of the others never ended."""
+    run = crew("sync", kills=lost(1, 3))
+    limits: dict[int, float] = {}
+
+    def watch(worker: Worker, *_: object) -> None:
+        if hasattr(run.trainers[worker], "waiting"):
+            waiting = run.trainers[worker].waiting
+            limits[waiting.generation] = waiting.patience
+
+    run.watch = watch
+    run.run()
+    assert limits[1] == run.job.patience
+    assert math.inf in limits.values()
 
 
 def test_some_steps_are_clipped_and_some_are_not() -> None:
