@@ -185,9 +185,10 @@ class SparseCheckpoints:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._thread.shutdown(wait=True)
         if kind is None:
-            self._write_log()
+            self.close()
+        else:  # the last step is not logged, so that a resumed run repeats it
+            self._thread.shutdown(wait=True)
 
     # ---- recovering --------------------------------------------------------------------------------------------------
 

@@ -250,6 +250,15 @@ def test_what_cannot_be_written_is_told(text, tmp_path):
     trainer.close()
 
 
+def test_what_cannot_be_written_at_the_end_of_a_block_is_told(text, tmp_path):
+    trainer = Trainer(options(text, slots=8))
+    folder = str(tmp_path)
+    with pytest.raises(CedarError, match="could not be written"), SparseCheckpoints(folder, trainer, 2) as sparse:
+        (tmp_path / "window-00000000.1x2").write_text("in the way")
+        sparse.before_step()
+    trainer.close()
+
+
 def test_a_damaged_part_of_a_window_is_told(text, tmp_path):
     trainer = Trainer(options(text, slots=8))
     with SparseCheckpoints(str(tmp_path), trainer, 2) as sparse:
