@@ -45,7 +45,6 @@ class ReplayRecord:
     outcome: Outcome  # norm, clip factor, and whether the step was skipped
     rate: float
     bias: tuple[tuple[float, ...], ...]  # each router's bias before the step
-    key: tuple[int, int]  # seed and step, which determine its random numbers
 
 
 class SymiOptimizer(Optimizer):

@@ -297,5 +297,4 @@ def _logged(line: dict[str, Any]) -> ReplayRecord:
         ),
         line["rate"],
         tuple(map(tuple, line["bias"])),
-        (line["key"][0], line["key"][1]),
     )

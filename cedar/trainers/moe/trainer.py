@@ -96,7 +96,7 @@ class Trainer(common.Trainer):
         for layer in self.layers:
             layer.clear()
         if self.log is not None and logged is None:
-            self.log(ReplayRecord(self.step, counts, outcome, rate, bias, (self.options.run.seed, self.step)))
+            self.log(ReplayRecord(self.step, counts, outcome, rate, bias))
         self.step += 1
         return record
 

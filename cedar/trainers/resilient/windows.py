@@ -26,10 +26,10 @@ from cedar.trainers.common.windows import choose_window, plan_window
 from cedar.trainers.resilient.checkpoint import KINDS, Checkpoints
 from cedar.trainers.resilient.control import protocol as keys
 from cedar.trainers.resilient.control.board import Epoch
+from cedar.trainers.resilient.manager import MEASURED_STEPS, WARMUP_STEPS
 from cedar.trainers.resilient.model import Engine, State
 
 WINDOWS = "windows"  # folder within the run's folder
-WARMUP_STEPS, MEASURED_STEPS = 2, 5  # steps left out as warm-up, and steps that are measured
 Operator = Mapping[str, range | None]  # parameters saved together: from name to rows; None: all rows
 _EXPERT = re.compile(r"(?:.*\.)?experts?\.\d+(?=\.)")
 
