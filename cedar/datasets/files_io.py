@@ -237,8 +237,11 @@ def check_unchanged(file: File, stat: os.stat_result | None = None) -> None:
         file: a file of a listing.
         stat: the status of a local file that is already open.
     """
+    key = (file.remote, file.url, file.stamp)
     if file.remote is not None:
-        size, stamp = file.size, _remote_stamp(file)
+        if file.stamp is None or key in _checked_stamps:
+            return
+        size, stamp = file.size, _remote_stamp(file.remote, file.path, str(file.stamp[0]))
     else:
         stat = os.stat(file.path) if stat is None else stat
         size, stamp = stat.st_size, stamp_of_stat(stat)
@@ -253,17 +256,18 @@ def check_unchanged(file: File, stat: os.stat_result | None = None) -> None:
             fix="write new data under new names, or build the pipeline again; if it has a manifest, update it: "
             "cedar data manifest PATHS --out FILE",
         )
-
-
-def _remote_stamp(file: File) -> Stamp:
-    remote, stamp = file.remote, file.stamp
-    if remote is None or stamp is None or (remote, file.url, stamp) in _checked_stamps:
-        return stamp
-    if is_asynchronous(remote.fs):
+    if file.remote is not None and is_asynchronous(file.remote.fs):
         if len(_checked_stamps) > _MAX_CHECKED_STAMPS:
             _checked_stamps.clear()
-        _checked_stamps.add((remote, file.url, stamp))
-    return stamp_of_info(remote.call(file.path, lambda: remote.fs.info(file.path)), str(stamp[0]))
+        _checked_stamps.add(key)
+
+
+def _remote_stamp(remote: Remote, path: str, name: str) -> Stamp:
+    def info() -> dict[str, Any]:
+        remote.fs.invalidate_cache(path.rpartition("/")[0])  # else fsspec may answer from the listing
+        return dict(remote.fs.info(path))
+
+    return stamp_of_info(remote.call(path, info), name)
 
 
 def read_range(file: File, start: int, stop: int) -> Bytes:

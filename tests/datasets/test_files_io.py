@@ -22,7 +22,8 @@ import pytest
 
 import cedar
 from cedar.core.errors import ResumeError, SourceError
-from cedar.datasets.files_io import changed_runs, pieces
+from cedar.core.remote import Remote
+from cedar.datasets.files_io import File, changed_runs, check_unchanged, pieces
 from cedar.datasets.text import read_text
 from tests.datasets.reading import read_rows
 from tests.datasets.text_files import ROWS, text, write
@@ -196,3 +197,32 @@ def test_all_of_a_small_file_is_looked_at() -> None:
     assert pieces(65536) == [(0, 65536)]
     assert [stop - start for start, stop in pieces(10**9)] == [16384] * 3
     assert pieces(10**9)[-1][1] == 10**9
+
+
+class Tagged:
+    """Storage that reports tags. Like object stores in fsspec, it answers from a listing until that is invalidated."""
+
+    async_impl = True
+
+    def __init__(self) -> None:
+        self.tag = self.listed = "old"
+
+    def info(self, path: str) -> dict[str, Any]:
+        return {"ETag": self.listed}
+
+    def invalidate_cache(self, path: str | None = None) -> None:
+        self.listed = self.tag
+
+    def unstrip_protocol(self, path: str) -> str:
+        return f"tagged://{path}"
+
+
+def test_a_changed_remote_file_is_refused_every_time() -> None:
+    storage = Tagged()
+    file = File("d/a", "a", 1, Remote(storage), stamp=("ETag", "old"))
+    storage.tag = "new"
+    for _ in range(2):
+        with pytest.raises(SourceError, match="tagged://d/a: changed while in use"):
+            check_unchanged(file)
+    storage.tag = "old"
+    check_unchanged(file)
