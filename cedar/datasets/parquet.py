@@ -129,7 +129,9 @@ class ParquetSource(FileSource):
 
     @once
     def _footers(self) -> Footers:
-        return ReadFooters(self.listing.files) if self.manifest is None else self._manifest.footers
+        if self.manifest is not None and self.listing == self._manifest.listing:
+            return self._manifest.footers
+        return ReadFooters(self.listing.files)
 
     @once
     def _hive(self) -> list[HiveColumn]:
@@ -285,6 +287,12 @@ class ParquetSource(FileSource):
                 known.clear()
             known[asked] = selection
         return selection
+
+    def _tolerant(self, listing: Listing) -> Self:
+        other = super()._tolerant(listing)
+        if "_manifest" in self.__dict__:  # do not read it again for each file
+            other.__dict__["_manifest"] = self._manifest
+        return other
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_selections"}

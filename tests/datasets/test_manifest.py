@@ -169,6 +169,21 @@ def test_files_of_several_schemas_and_paths(tmp_path: Path) -> None:
             read_parquet(paths, manifest=tmp_path / "m").schema()
 
 
+def test_files_that_differ_are_an_error_also_where_damaged_files_are_skipped(tmp_path: Path) -> None:
+    for i, kind in enumerate([pa.int64(), pa.int32()]):
+        write(tmp_path / "data" / f"{i}.parquet", 4, 10 * i, kind=kind)
+    p = cedar.read_parquet(str(tmp_path / "data"), manifest=tmp_path / "m")
+    with pytest.raises(SourceError, match="have different schemas"):
+        list(p.loader(on_error=cedar.Skip(files=True), executor="inline"))
+
+
+def test_sound_files_are_not_read_again_where_damaged_ones_are_skipped(folder: Path, asks: list[str]) -> None:
+    source = read_parquet(str(folder), manifest=folder.parent / "m")
+    assert len(source.splits()) == 6
+    asks.clear()
+    assert (len(read_keyed(source.skipping_damaged())), asks) == (12, [])
+
+
 def test_on_other_storage(tmp_path: Path) -> None:
     fs = fsspec.filesystem("memory")
     for i in range(3):
