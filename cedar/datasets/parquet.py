@@ -183,7 +183,7 @@ class ParquetSource(FileSource):
             if any(each != kind for each in stored):
                 casts[name] = kind
         types = self._schemas[0].types | casts | partitions
-        names = types if self.columns is None else [c if c in types else c.partition(".")[0] for c in self.columns]
+        names = types if self.columns is None else [_column_of(path, types) for path in self.columns]
         return _Delivered(list(dict.fromkeys(names)), types, casts, tensors)
 
     def sound_splits(self) -> SplitTable:
@@ -416,6 +416,11 @@ def _runs(footer: Any, part: int, leaves: list[int]) -> Iterator[list[int]]:
             run, size = [], 0
     if run:
         yield run
+
+
+def _column_of(path: str, types: Types) -> str:
+    """Return the name of the column that is selected by its name or by a dotted path into it."""
+    return path if path in types else next(name for name in types if path.startswith(f"{name}."))
 
 
 def _column_name(footer: Any, leaf: int) -> str:

@@ -100,7 +100,12 @@ def _choose(schema: Any, wanted: Sequence[str], file: File) -> list[int]:
         start = stop
     chosen: list[int] = []
     for name in wanted:
-        matches = spans.get(name) or [i for i, p in enumerate(paths) if p == name or p.startswith(name + ".")]
+        matches = spans.get(name) or [
+            leaf
+            for column, leaves in spans.items()
+            for leaf in (leaves if name.startswith(f"{column}.") else ())
+            if paths[leaf] == name or paths[leaf].startswith(f"{name}.")
+        ]
         if not matches:
             raise missing_column(name, list(spans), f"read_parquet({file.url})")
         chosen.extend(matches)

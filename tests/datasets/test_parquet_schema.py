@@ -181,3 +181,11 @@ def test_nanoseconds_of_int96_timestamps_are_not_cut(tmp_path: Path, name):
     assert (
         column(read_parquet(int96(tmp_path / "u.parquet", [5000, -1000, None], "ns")), "flat")[1].microsecond == 999999
     )
+
+
+def test_columns_whose_names_have_dots(tmp_path: Path):
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"s.t": [{"u": 1, "v": 2}], "a.b": [3]}), path)
+    assert read_rows(read_parquet(path, columns=["s.t.u", "a.b"])) == [{"s.t": {"u": 1}, "a.b": 3}]
+    with pytest.raises(PipelineError, match="there is no column 'a'"):
+        read_parquet(path, columns=["a"]).schema()

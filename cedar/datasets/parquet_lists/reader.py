@@ -63,10 +63,11 @@ def list_leaves(schema: Any, arrow: pa.Schema, leaves: Sequence[int]) -> dict[st
         leaves: indices of leaves.
     """
     found = {}
+    shared = {name.partition(".")[0] for name in arrow.names if "." in name}  # also of other columns
     for leaf in leaves:
         column = schema.column(leaf)
         name = column.path.partition(".")[0]
-        if column.max_repetition_level != 1 or arrow.names.count(name) != 1:
+        if column.max_repetition_level != 1 or arrow.names.count(name) != 1 or name in shared:
             continue
         field = arrow.field(name)
         kind = _NUMBERS.get(column.physical_type)

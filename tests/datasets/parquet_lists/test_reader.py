@@ -74,6 +74,12 @@ def test_null_values_nested_lists_and_other_types_are_left_to_arrow(tmp_path: Pa
     assert chunk.columns == as_columns(dict(zip(table.column_names, table.columns, strict=True)))
 
 
+def test_a_list_beside_a_column_whose_name_begins_with_its_name(tmp_path: Path) -> None:
+    table = pa.table({"a": pa.array([[1], [2, 3]], pa.list_(pa.int64())), "a.b": [0.5, 1.5], "a.c": [[1], [2]]})
+    pq.write_table(table, tmp_path / "t.parquet")
+    assert cedar.read_parquet(str(tmp_path / "t.parquet")).to_arrow().to_pylist() == table.to_pylist()
+
+
 def test_a_filtered_scan_of_lists_gives_the_rows_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = 5000
     ids = [[i, i % 7] * (i % 4) if i % 11 else None for i in range(rows)]
