@@ -235,7 +235,7 @@ class ParquetSource(FileSource):
             columns = with_tensors(columns, self._delivered.tensors, file.url)
         for name, kind in self._delivered.casts.items():
             try:
-                columns[name] = columns[name].cast(kind) if name in columns else pa.nulls(rows, kind)
+                columns[name] = _cast(columns[name], kind) if name in columns else pa.nulls(rows, kind)
             except pa.ArrowException as error:
                 raise SourceError(
                     f"{file.url}, row group {split.part}: column {name!r} of {types[name]} "
@@ -421,6 +421,19 @@ def _runs(footer: Any, part: int, leaves: list[int]) -> Iterator[list[int]]:
 def _column_of(path: str, types: Types) -> str:
     """Return the name of the column that is selected by its name or by a dotted path into it."""
     return path if path in types else next(name for name in types if path.startswith(f"{name}."))
+
+
+def _cast(column: Column, kind: pa.DataType) -> Column:
+    """Cast a column; also raise ArrowInvalid for numbers that are too large for a type of floats."""
+    cast = column.cast(kind)
+    if pt.is_floating(kind) and (infinite := np.isinf(cast.to_numpy(zero_copy_only=False))).any():
+        if pt.is_floating(column.type):
+            infinite &= ~np.isinf(column.to_numpy(zero_copy_only=False))
+        elif pt.is_large_string(column.type):  # "inf" has no digits
+            infinite &= [any(map(str.isdigit, text or "")) for text in column.to_pylist()]
+        if infinite.any():
+            raise pa.ArrowInvalid(f"{column[int(np.argmax(infinite))]} is too large")
+    return cast
 
 
 def _column_name(footer: Any, leaf: int) -> str:

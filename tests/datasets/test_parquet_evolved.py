@@ -53,3 +53,22 @@ def test_missing_null_and_narrower_columns(tmp_path: Path, names: str, plan: str
 def test_what_does_not_fit(tmp_path: Path, schema: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=message):
         list(cedar.read_parquet(write(tmp_path, "a", "b", "c"), schema=schema).loader(format="arrow"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "held", "large"),
+    [
+        ("float32", [0.5, float("inf"), None], -1e39),
+        ("float32", ["0.5", "inf", None], "-1e39"),
+        ("float16", [0.5, float("-inf"), None], 7e4),
+        ("float16", [2, None], 70_000),
+    ],
+)
+def test_a_number_too_large_for_a_float_type_is_an_error(tmp_path: Path, kind: str, held: Any, large: Any) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"x": held}), path)
+    rows = cedar.read_parquet(path, schema={"x": kind}).loader(format="arrow")
+    assert [row["x"] for row in rows] == [None if value is None else float(value) for value in held]
+    pq.write_table(pa.table({"x": [*held, large]}), path)
+    with pytest.raises(cedar.SourceError, match="column 'x' of .* cannot be converted to .* is too large"):
+        list(cedar.read_parquet(path, schema={"x": kind}))
