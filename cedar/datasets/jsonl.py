@@ -168,7 +168,7 @@ class JsonlSource(FileSource):
             table = _table(plain.encode(), asked, "error")
         if table.num_rows != rows:
             raise ValueError("not one object per line")
-        columns = {name: checked_column(_with_dates(table.column(name), kind)) for name, kind in wanted.items()}
+        columns = {name: checked_column(_with_times(table.column(name), kind)) for name, kind in wanted.items()}
         suspect = rounded_rows(columns)
         if len(suspect):
             lines = [line for line in data.tobytes().split(b"\n") if line.strip()]
@@ -290,17 +290,20 @@ def _has_struct(kind: ColumnType) -> bool:
 
 
 def _parser_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type to request from Arrow's JSON parser, which supports neither large lists nor dates as strings."""
+    """Return the type to request from Arrow's JSON parser, which has neither large lists nor dates as strings.
+
+    Timestamps are strings too, since the parser ignores whether they have an offset from UTC.
+    """
     if pa.types.is_large_list(kind):
         return pa.list_(_parser_type(kind.value_type))
     if pa.types.is_struct(kind):
         return pa.struct([(f.name, _parser_type(f.type)) for f in kind])
-    return pa.string() if pa.types.is_date(kind) else kind
+    return pa.string() if pa.types.is_date(kind) or pa.types.is_timestamp(kind) else kind
 
 
-def _with_dates(column: pa.ChunkedArray, kind: ColumnType) -> pa.ChunkedArray:
-    """Convert the strings that were parsed in place of dates, such as "2024-01-31", at any depth."""
-    return column.cast(kind) if isinstance(kind, pa.DataType) and "date32" in str(kind) else column
+def _with_times(column: pa.ChunkedArray, kind: ColumnType) -> pa.ChunkedArray:
+    """Convert the strings that were parsed in place of dates and timestamps, such as "2024-01-31", at any depth."""
+    return column.cast(kind) if isinstance(kind, pa.DataType) and re.search("date32|timestamp", str(kind)) else column
 
 
 def _array_error(file: File, ordinal: int) -> RowError:

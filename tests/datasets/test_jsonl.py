@@ -4,7 +4,7 @@ import gzip
 import json
 import re
 from dataclasses import replace
-from datetime import date
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -281,3 +281,15 @@ def test_a_key_with_half_of_a_surrogate_pair_is_refused(tmp_path: Path):
     with pytest.raises(RowError, match="line 2: the key .* surrogate pair") as caught:
         list(cedar.read_jsonl(path))
     str(caught.value).encode()
+
+
+def test_times_have_an_offset_if_and_only_if_their_type_has_a_zone(tmp_path: Path):
+    zoned, early = pa.timestamp("us", "UTC"), datetime(2024, 1, 30, 22)
+    path = write(tmp_path, [{"t": "2024-01-31T00:00:00+02:00", "l": ["2024-01-30T22:00:00Z", None]}])
+    (row,) = cedar.read_jsonl(path, dtypes={"t": zoned, "l": pa.list_(zoned)})
+    assert row == {"t": early.replace(tzinfo=UTC), "l": [early.replace(tzinfo=UTC), None]}
+    for offset, right, wrong in (("+00:00", zoned, datetime), ("", datetime, zoned)):
+        write(tmp_path, [{"t": f"2024-01-30T22:00:00{offset}"}])
+        assert [value.replace(tzinfo=None) for value in column(read_jsonl(path, dtypes={"t": right}), "t")] == [early]
+        with pytest.raises(RowError, match="line 1: .*zone offset"):
+            read_rows(read_jsonl(path, dtypes={"t": wrong}))
