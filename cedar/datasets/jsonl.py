@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from codecs import BOM_UTF8
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -69,7 +70,7 @@ class JsonlSource(FileSource):
             for i, split in enumerate(splits):
                 if i == 1:
                     rows, offsets = [], []
-                for lines in read_lines(file, split):
+                for lines in _lines_of(file, split):
                     for start, text in _line_texts(lines):
                         try:
                             rows.append(self._parse(ordinal, file, start, text))
@@ -123,7 +124,7 @@ class JsonlSource(FileSource):
         for name, kind in self.schema().items():
             if kind is UNKNOWN and name not in self.unread:
                 self._infer(name, *self._first_rows())  # raises the error
-        for lines in read_lines(file, split):
+        for lines in _lines_of(file, split):
             ends = lines.ends()
             starts = Lines.starts(ends)
             # Lines with only white space are not rows.
@@ -220,6 +221,17 @@ class JsonlSource(FileSource):
 
     def schema(self) -> dict[str, ColumnType]:
         return selected(self._types, self.columns, self.describe())
+
+
+def _lines_of(file: File, split: Split) -> Iterator[Lines]:
+    """Yield the lines of a split, with spaces in place of a byte order mark, which ``json`` rejects in strings."""
+    for lines in read_lines(file, split):
+        size = len(BOM_UTF8)
+        if lines.start == 0 and lines.data[:size].tobytes() == BOM_UTF8:
+            spaces = np.full(size, ord(" "), dtype=np.uint8)
+            yield Lines(np.concatenate([spaces, lines.data[size:]]), 0)
+        else:
+            yield lines
 
 
 def _line_texts(lines: Lines) -> Iterator[tuple[int, bytes]]:

@@ -293,3 +293,11 @@ def test_times_have_an_offset_if_and_only_if_their_type_has_a_zone(tmp_path: Pat
         assert [value.replace(tzinfo=None) for value in column(read_jsonl(path, dtypes={"t": right}), "t")] == [early]
         with pytest.raises(RowError, match="line 1: .*zone offset"):
             read_rows(read_jsonl(path, dtypes={"t": wrong}))
+
+
+@pytest.mark.parametrize("size", [1, 4, 1000])
+def test_a_byte_order_mark_is_no_json(tmp_path: Path, size: int):
+    path = write(tmp_path, ['\ufeff{"x": 1}', {"x": 2}])
+    for kind in (int, str):
+        source = replace(read_jsonl(path, dtypes={"x": kind}), split_bytes=size)
+        assert read_keyed(source) == [((0, 0), {"x": kind(1)}), ((0, 12), {"x": kind(2)})]
