@@ -159,7 +159,7 @@ class AdaptedSource(BaseSource):
 
     def _chunk(self, piece: Any, origin: Origin, row: int) -> Chunk:
         if isinstance(piece, Chunk):
-            return Chunk(self._columns(piece.columns, origin, row), piece.offsets, piece.length)
+            return Chunk(self._columns(piece.columns, origin, row), piece.offsets, piece.length, piece.files)
         if _is_frame(piece):
             piece = table_of(piece, origin.url, None)
         if isinstance(piece, (pa.Table, pa.RecordBatch)):

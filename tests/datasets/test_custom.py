@@ -90,6 +90,11 @@ def test_offsets_of_chunks_are_kept():
     assert [key for key, _ in read_keyed(adapt(made))] == [(0, 5), (0, 9)]
 
 
+def test_files_of_chunks_are_kept():
+    made = Made(lambda _: [Chunk({"x": pa.array([1, 2])}, np.zeros(2, np.int64), files=np.array([5, 9]))], ["a"])
+    assert [key for key, _ in read_keyed(adapt(made))] == [(5, 0), (9, 0)]
+
+
 def test_what_splits_say_of_themselves():
     class Piece:
         rows, bytes = 2, 100
