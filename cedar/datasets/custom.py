@@ -13,7 +13,7 @@ import pyarrow as pa
 from cedar.core.boundary import as_column, table_of
 from cedar.core.columns import Column, ColumnType, UnknownType, type_of
 from cedar.core.dtypes import infer_type, type_from_dtype
-from cedar.core.errors import CedarError, SourceError, invalid_call, raised
+from cedar.core.errors import CedarError, PipelineError, SourceError, invalid_call, raised
 from cedar.core.printable import redact, redact_url, redacted
 from cedar.core.values import ValueMismatch, build_column
 from cedar.datasets.base import BaseSource, Chunk, Selects, Split, once
@@ -53,7 +53,10 @@ class AdaptedSource(BaseSource):
         except CedarError:
             raise
         except raised() as error:  # user code
-            raise SourceError(f"{self.describe()}: {name}() raised {type(error).__name__}: {error}") from error
+            raise SourceError(
+                f"{self.describe()}: {name}() raised {type(error).__name__}: {error}",
+                fix=f"correct {name}() of {type(self.inner).__name__}; see the exception above for the cause",
+            ) from error
 
     @once
     def _splits(self) -> SplitTable:
@@ -62,7 +65,13 @@ class AdaptedSource(BaseSource):
             return SplitTable(file=np.arange(len(given)), part=np.arange(len(given)))
         if isinstance(given, SplitTable):
             return given
-        return SplitTable.of(s if isinstance(s, Split) else _numbered(i, s) for i, s in enumerate(given))
+        try:
+            return SplitTable.of(s if isinstance(s, Split) else _numbered(i, s) for i, s in enumerate(given))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise PipelineError(
+                f"{self.describe()}: a field of a Split is not a number: {error}",
+                fix="number the files, Split(file=0), and return their names from a method url(file)",
+            ) from error
 
     @once
     def _places(self) -> Places:
@@ -199,7 +208,7 @@ class AdaptedSource(BaseSource):
     def _declared(self) -> dict[str, ColumnType]:
         """Return the types that the custom source's ``schema()`` declares; empty if it has none."""
         schema = getattr(self.inner, "schema", None)
-        declared = schema() if callable(schema) else schema
+        declared = self._asked("schema", schema) if callable(schema) else schema
         if isinstance(declared, pa.Schema):
             declared = dict(zip(declared.names, declared.types, strict=True))
         kinds = declared or {}

@@ -254,6 +254,14 @@ def test_an_error_of_schema_names_the_users_line():
     class Untyped(Made):
         schema = fail
 
-    with pytest.raises(PipelineError, match=r"from_source\(Untyped\) cannot be prepared: OSError: no disk") as caught:
+    with pytest.raises(SourceError, match=r"from_source\(Untyped\): schema\(\) raised OSError: no disk") as caught:
         from_source(Untyped(None)).batch(2).loader()
     assert caught.value.site.file == __file__
+    assert "correct schema() of Untyped" in caught.value.fix
+
+
+def test_a_split_whose_file_is_a_name_names_the_users_line():
+    with pytest.raises(PipelineError, match=r"a field of a Split is not a number: .*a\.h5") as caught:
+        list(from_source(Made(None, [Split(file="a.h5")])))
+    assert caught.value.site.file == __file__
+    assert "url(file)" in caught.value.fix
