@@ -115,6 +115,9 @@ def read_delta(
             )
         files = sorted(_local_path(each) for each in table.file_uris())
         root, schema, number = _local_path(table.table_uri), pa.schema(table.schema()), table.version()
+        chosen = as_names(columns, "columns", "read_delta")
+        partitions = [name for name in table.metadata().partition_columns if chosen is None or name in chosen]
+        _check_folders(shown, files, root, partitions)
         reopen = (lambda other: read_delta(uri, other, columns, options)) if version is None else None
         return _source(files, schema, columns, root, shown, number, reopen)
     except CedarError:
@@ -125,6 +128,22 @@ def read_delta(
             site=user_site(),
             fix="check that the path is a Delta Lake table with this version",
         ) from error
+
+
+def _check_folders(shown: str, files: Sequence[str], root: str, names: Sequence[str]) -> None:
+    """Check that folder names contain the values of all partition columns, which Delta Lake does not require.
+
+    Raises:
+        PipelineError: a file's path lacks the value of a partition column.
+    """
+    for file in files if names else ():
+        folders = {unquote(part.partition("=")[0]) for part in file.removeprefix(root).split("/")[:-1] if "=" in part}
+        if missing := [name for name in names if name not in folders]:
+            raise invalid_call(
+                f"{shown}: the path of {redact_url(file)} has no folder {missing[0]}=..., and only the table's log has "
+                "the value of this partition column",
+                fix="read it into memory: cedar.from_arrow(deltalake.DeltaTable(uri).to_pyarrow_table())",
+            )
 
 
 def _local_path(uri: str) -> str:

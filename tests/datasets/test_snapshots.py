@@ -135,6 +135,19 @@ def test_what_files_do_not_show_is_refused(tmp_path: Path, monkeypatch: pytest.M
         cedar.read_delta(uri)
 
 
+def test_partitions_that_no_folder_names_are_refused(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    deltalake.write_deltalake(uri, pa.table({"x": range(4), "p": ["a"] * 4}), partition_by=["p"])
+    for file in tmp_path.glob("t/p=a/*.parquet"):
+        file.rename(tmp_path / "t" / file.name)
+    (log,) = tmp_path.glob("t/_delta_log/*.json")
+    log.write_text(log.read_text().replace("p=a/", ""))
+    with pytest.raises(cedar.PipelineError, match="has no folder p=") as caught:
+        cedar.read_delta(uri)
+    assert "to_pyarrow_table" in (caught.value.fix or "")
+    assert [row["x"] for row in rows(cedar.read_delta(uri, columns=["x"]))] == [0, 1, 2, 3]
+
+
 def test_libraries_that_are_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     from cedar.core.packages import library
 
