@@ -5,7 +5,8 @@ from __future__ import annotations
 import glob as patterns
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from fnmatch import translate
 from typing import Any
 
 from cedar.core.remote import Remote
@@ -105,16 +106,16 @@ def folders_below(
 
 
 def local_glob(pattern: str) -> set[str]:
-    """Return the paths that match a pattern, like ``glob.glob(pattern, recursive=True)`` but without link cycles.
+    """Return the paths that match an absolute pattern, like ``glob.glob(pattern, recursive=True)`` without link cycles.
 
     Raises:
-        OSError: a folder below ``**`` cannot be listed.
+        OSError: a folder cannot be listed.
     """
     parts = pattern.split("/")
+    matches = set(_matches(parts[0] or "/", parts[1:]))
     if "**" not in parts:
-        return set(patterns.glob(pattern))
+        return matches
     depth = ("/".join(parts[: parts.index("**")]) or "/").count("/")
-    matches = _matches(parts)
     cyclic_folders = set()
     for folder in {os.path.dirname(path) for path in matches}:
         names = folder.split("/")
@@ -124,19 +125,37 @@ def local_glob(pattern: str) -> set[str]:
     return {path for path in matches if os.path.dirname(path) not in cyclic_folders}
 
 
-def _matches(parts: list[str]) -> set[str]:
-    if "**" not in parts:
-        return set(patterns.glob("/".join(parts)))
-    place = parts.index("**")
-    above, below = "/".join(parts[:place]) or "/", parts[place + 1 :]
-    matches: set[str] = set()
-    for base in patterns.glob(above):
-        for folder, names in folders_below(base, (".",)) if os.path.isdir(base) else ():
-            if below:
-                matches |= _matches([*patterns.escape(folder).split("/"), *below])
+def _matches(folder: str, parts: Sequence[str]) -> Iterator[str]:
+    """Yield the paths in a folder that match the components of a pattern."""
+    part, rest = parts[0], parts[1:]
+    if part == "**":
+        for below, names in folders_below(folder, (".",)) if os.path.isdir(folder) else ():
+            if rest:
+                yield from _matches(below, rest)
             else:
-                matches |= {folder, *(os.path.join(folder, name) for name in names if not name.startswith("."))}
-    return matches
+                yield from (below, *(os.path.join(below, name) for name in names if not name.startswith(".")))
+        return
+    wild = patterns.has_magic(part)
+    for name in _names_like(folder, part, bool(rest)) if wild else (part,):
+        path = os.path.join(folder, name)
+        if rest:
+            yield from _matches(path, rest)
+        elif wild or os.path.lexists(path):
+            yield path
+
+
+def _names_like(folder: str, pattern: str, only_folders: bool) -> list[str]:
+    """Return the names in a folder that match a pattern; none if the folder does not exist."""
+    match = re.compile(translate(pattern)).match
+    hidden = () if pattern.startswith(".") else (".",)
+    try:
+        with os.scandir(folder) as entries:
+            found = [entry for entry in entries if match(entry.name) and not entry.name.startswith(hidden)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    if only_folders:  # ``is_dir`` would raise for a link to itself
+        found = [entry for entry in found if (os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir())]
+    return [entry.name for entry in found]
 
 
 def _inode(path: str) -> tuple[int, int]:

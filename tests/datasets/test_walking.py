@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -70,3 +71,23 @@ def test_two_links_to_a_folder_or_a_file_are_two(tmp_path: Path) -> None:
     names = ["first.jsonl", "first/0.jsonl", "second.jsonl", "second/0.jsonl"]
     assert sorted(f.name for f in list_files([str(root)], (".jsonl",))) == names
     assert cedar.read_jsonl(f"{root}/**/*.jsonl").count() == 4 * ROWS
+
+
+def test_a_local_folder_that_may_not_be_listed_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("open", "shut"):
+        (tmp_path / "d" / name).mkdir(parents=True)
+        text(tmp_path / "d" / name / "0.jsonl", 0)
+    (tmp_path / "d" / "loop").symlink_to("loop")
+    assert len(list_files([f"{tmp_path}/d/*/*.jsonl"])) == 2
+    listed = os.scandir
+
+    def scandir(path: Any) -> Any:
+        if str(path).endswith("shut"):
+            raise PermissionError(path)
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    for pattern in ("d/*/*.jsonl", "d/shut/*.jsonl", "*/shut/?.jsonl"):
+        with pytest.raises(SourceError, match="no permission to list"):
+            list_files([f"{tmp_path}/{pattern}"])
+    assert len(list_files([f"{tmp_path}/d/*/0.jsonl"])) == 2, "no folder below is listed"
