@@ -115,7 +115,7 @@ class Storage:
         fs.invalidate_cache(temporary.rpartition("/")[0])
         with contextlib.suppress(FileNotFoundError):
             if self.remote.call(temporary, lambda: fs.info(temporary)["size"]) == size:
-                if self.remote.call(final, lambda: fs.exists(final)):
+                if self.remote.call(final, lambda: kind_of(fs, final)) is not None:
                     raise _exists_error(f"another job has written {self.show(final)!r}")
                 return
         raise SourceError(

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from cedar.core.errors import CedarError, PipelineError, SourceError
+from cedar.core.remote import kind_of
 from cedar.core.requests import fault_of
 from cedar.datasets.storage import Storage, writing
 from cedar.datasets.sums import SUFFIX
@@ -242,7 +243,7 @@ class Log:
         with contextlib.suppress(FileNotFoundError):
             self.storage.rename(self.storage.temporary(part.name, part.temporary), final)
             return
-        if not self.storage.remote.call(final, lambda: self.storage.remote.fs.exists(final)):
+        if self.storage.remote.call(final, lambda: kind_of(self.storage.remote.fs, final)) is None:
             raise self._missing_error(part)
 
     def _missing_error(self, part: Part) -> SourceError:

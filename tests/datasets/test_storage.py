@@ -11,6 +11,7 @@ import pytest
 
 import cedar
 from cedar.core.errors import PipelineError, SourceError
+from cedar.datasets.storage import Storage
 from cedar.lake.sinks import write_parquet
 from cedar.testing.storage import flaky
 from tests.datasets.blocks import block, cut, files_of
@@ -79,3 +80,10 @@ def test_a_place_that_cannot_be_written_to(tmp_path: Path):
         write_parquet(cut(3, []), tmp_path / "file" / "out")
     with pytest.raises(SourceError, match=r"cannot write to 'nosuch://\*\*\*@x/out'"):
         write_parquet(cut(3, []), "nosuch://me:secret@x/out")
+
+
+def test_a_fault_is_not_taken_for_a_free_name(memory: Any, monkeypatch: pytest.MonkeyPatch):
+    memory.pipe({"/out/.a.tmp": b"mine", "/out/a": b"theirs"})
+    monkeypatch.setattr(memory, "exists", lambda path: False)  # as fsspec answers after any failure
+    with pytest.raises(PipelineError, match="another job has written 'memory://out/a'"):
+        Storage.at("memory://out").check("/out/.a.tmp", 4, "/out/a")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -109,3 +110,12 @@ def test_what_somebody_changed_is_not_committed(change: str, tmp_path: Path):
     again = log_of(tmp_path)
     again.load()
     assert not again.commits
+
+
+def test_a_fault_is_not_taken_for_a_missing_file(memory: Any, monkeypatch: pytest.MonkeyPatch):
+    memory.pipe("/out/part-00000.jsonl", b"{}\n")
+    monkeypatch.setattr(memory, "exists", lambda path: False)  # as fsspec answers after any failure
+    log = Log(Storage.at("memory://out"), 0, 1)
+    log._publish(Part("part-00000.jsonl", 1, 3, ".part-00000.jsonl.tmp-0123456789ab"))
+    with pytest.raises(SourceError, match=r"part-00001\.jsonl was written, but is now missing"):
+        log._publish(Part("part-00001.jsonl", 1, 3, ".part-00001.jsonl.tmp-0123456789ab"))
