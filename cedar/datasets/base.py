@@ -36,13 +36,12 @@ if TYPE_CHECKING:
 
     from cedar.datasets.split_table import Numbers, SplitTable
 
-_T = TypeVar("_T")
+T = TypeVar("T")
 LOST = -1  # ``Split.part`` of the only split of a lost (unreadable) file
 GONE = -2  # ``Split.part`` for splits of a file that was removed during the epoch and whose row count is known
 UNCOUNTED = -3  # ``Split.part`` for splits of a removed file if the row count is unknown or positions do not count rows
 ONE_SLOT = -4  # like UNCOUNTED, where positions count each such split as one slot, as windows and mixtures do
 SKIPPABLE = "; loader(on_error=cedar.Skip(files=True)) skips files that cannot be read"
-T = TypeVar("T")
 Selects: TypeAlias = Literal["", "columns", "fields"]
 
 
@@ -348,14 +347,14 @@ def selected(types: Mapping[str, T], columns: Sequence[str] | None, source: str)
     return {name: types[name] for name in (types if columns is None else columns)}
 
 
-class once(cached_property[_T]):  # noqa: N801 - used as a decorator, next to cached_property
+class once(cached_property[T]):  # noqa: N801 - used as a decorator, next to cached_property
     """``functools.cached_property`` with a lock per instance; pickling an instance includes its cached values."""
 
     @overload
     def __get__(self, instance: None, owner: type[Any] | None = None) -> Self: ...
     @overload
-    def __get__(self, instance: object, owner: type[Any] | None = None) -> _T: ...
-    def __get__(self, instance: object, owner: type[Any] | None = None) -> Self | _T:
+    def __get__(self, instance: object, owner: type[Any] | None = None) -> T: ...
+    def __get__(self, instance: object, owner: type[Any] | None = None) -> Self | T:
         if instance is None:
             return self
         with instance.__dict__.setdefault("_once", Lock()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import struct
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -66,9 +66,6 @@ class Footers(Sequence[Any]):
 
     def __len__(self) -> int:
         return len(self.files)
-
-    def __iter__(self) -> Iterator[Any]:
-        return (self[file] for file in range(len(self)))
 
 
 class ReadFooters(Footers):

@@ -186,7 +186,7 @@ class AppendedFile:
 
 
 @contextlib.contextmanager
-def writing(url: str, done: str | None = None, fix: str = "check space and permissions") -> Iterator[None]:
+def writing(url: str, fix: str = "check space and permissions") -> Iterator[None]:
     """Convert any error of a filesystem to a SourceError that names ``url``."""
     try:
         yield
@@ -195,7 +195,7 @@ def writing(url: str, done: str | None = None, fix: str = "check space and permi
     except Exception as error:  # noqa: BLE001 - filesystems raise anything
         cause = redacted(error)
         fix = install(error) or fix
-        raise SourceError(f"cannot write to {redact_url(url)!r}: {redact(str(error))}", done=done, fix=fix) from cause
+        raise SourceError(f"cannot write to {redact_url(url)!r}: {redact(str(error))}", fix=fix) from cause
 
 
 def _exists_error(problem: str) -> PipelineError:

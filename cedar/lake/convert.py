@@ -171,8 +171,7 @@ def _known_rows(data: Pipeline) -> int | None:
     return None if None in rows else sum(rows)
 
 
-# ---- the data and its columns
-# -----------------------------------------------------------------------------------------
+# ---- the data and its columns ----------------------------------------------------------------------------------------
 
 
 def _source_of(pipeline: Pipeline, data: Pipeline) -> Node:
