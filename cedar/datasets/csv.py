@@ -374,8 +374,9 @@ def read_csv(
     columns: Sequence[str] | None = None,
 ) -> CsvSource:
     """Return the source that ``cedar.read_csv`` uses."""
-    if len(delimiter) != 1:
-        raise invalid_call(f"read_csv: delimiter must be one character, not {delimiter!r}")
+    if not isinstance(delimiter, str) or len(delimiter) != 1 or not delimiter.isascii() or delimiter in "\r\n":
+        problem = f"read_csv: delimiter must be one character of ASCII, not {delimiter!r}"
+        raise invalid_call(problem, fix='give a character such as "," or "\\t"; convert files with other delimiters')
     if isinstance(column_names, str):
         raise invalid_call(f"read_csv: column_names={column_names!r} is not a list of different names")
     if isinstance(quoting, int) and not isinstance(quoting, bool):  # csv.QUOTE_MINIMAL is 0, and QUOTE_NONE is 3

@@ -194,10 +194,13 @@ def expand_braces(path: str) -> list[str]:
 
 def as_names(names: Sequence[str] | None, option: str, reader: str) -> tuple[str, ...] | None:
     """Return column names as a tuple; a single string is one name."""
-    given = [names] if isinstance(names, str) else names
-    if given is not None and (not all(isinstance(n, str) for n in given) or len(set(given)) < len(given)):
-        raise invalid_call(f"{reader}: {option}={names!r} is not a list of different names")
-    return None if given is None else tuple(given)
+    if names is None:
+        return None
+    given = (names,) if isinstance(names, str) or not isinstance(names, Iterable) else tuple(names)
+    if not all(isinstance(name, str) for name in given) or len(set(given)) < len(given):
+        problem = f"{reader}: {option}={names!r} is not a list of different names"
+        raise invalid_call(problem, fix=f'give names as strings: {option}=["x", "y"]')
+    return given
 
 
 def as_types(types: Any, option: str, reader: str) -> tuple[tuple[str, pa.DataType], ...]:

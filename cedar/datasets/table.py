@@ -119,7 +119,11 @@ def from_pandas(frame: Any) -> TableSource:
         fix = "use cedar.from_polars(frame), cedar.from_arrow(table) or cedar.from_items(rows)"
         raise PipelineError(f"from_pandas takes a pandas.DataFrame, not {type(frame).__name__}", fix=fix)
     if any(name is not None for name in frame.index.names):
-        frame = frame.reset_index()
+        try:
+            frame = frame.reset_index()
+        except ValueError as error:
+            fix = "rename the index, frame.rename_axis(...), or leave it out: frame.reset_index(drop=True)"
+            raise PipelineError(f"from_pandas: an index level cannot become a column: {error}", fix=fix) from error
     if not all(isinstance(name, str) for name in frame.columns):
         raise PipelineError("from_pandas: column names must be strings", fix="frame.rename(columns=str)")
     try:
@@ -135,7 +139,16 @@ def from_numpy(arrays: Any) -> TableSource:
     if not isinstance(arrays, Mapping):
         fix = "give cedar.from_numpy({'x': array})"
         raise PipelineError(f"from_numpy takes a dict of arrays by column, not {type(arrays).__name__}", fix=fix)
-    columns = {name: native(np.asarray(array)) for name, array in arrays.items()}
+    if (odd := next((name for name in arrays if not isinstance(name, str)), None)) is not None:
+        fix = "give cedar.from_numpy({'x': array})"
+        raise PipelineError(f"from_numpy: column names must be strings, not {odd!r}", fix=fix)
+    columns: dict[str, Any] = {}
+    for name, array in arrays.items():
+        try:
+            columns[name] = native(np.asarray(array))
+        except (TypeError, ValueError) as error:
+            fix = "for lists of different lengths, use cedar.from_arrow(pyarrow.table({'x': lists}))"
+            raise PipelineError(f"from_numpy: column {name!r} cannot be an array: {error}", fix=fix) from error
     shapes = {name: array.shape for name, array in columns.items()}
     if len({shape[:1] for shape in shapes.values()}) > 1 or () in shapes.values():
         raise PipelineError(f"from_numpy: all arrays need one entry per row; got shapes {shapes}", fix="array[:n]")

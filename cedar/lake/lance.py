@@ -18,6 +18,7 @@ from cedar.core.printable import StorageOptions, redact_url
 from cedar.core.remote import as_options, is_remote, local_path
 from cedar.datasets.base import BaseSource, Chunk, Selects, Split, numbered_rows, once, selected
 from cedar.datasets.files_io import reading
+from cedar.datasets.filesource import as_names
 from cedar.datasets.parquet_schema import Types
 from cedar.datasets.to_arrow import tensor_types, with_tensors
 from cedar.lake.sinks import group_rows
@@ -212,5 +213,4 @@ def read_lance(
         raise invalid_call(f"read_lance: uri must be a string or a path, not {uri!r}")
     where = os.fspath(uri)
     where = where if is_remote(where) else local_path(where)
-    chosen = None if columns is None else tuple(columns)
-    return LanceSource(where, chosen, version, as_options(storage_options))
+    return LanceSource(where, as_names(columns, "columns", "read_lance"), version, as_options(storage_options))

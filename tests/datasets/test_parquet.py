@@ -118,7 +118,7 @@ def test_only_what_is_far_away_is_fetched_before_it_is_decoded(folder: Path, mon
 # ---- bad input -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("columns", [["a", "a"], [1]])
+@pytest.mark.parametrize("columns", [["a", "a"], [1], 5])
 def test_columns_that_are_no_names(columns):
     with pytest.raises(PipelineError, match="is not a list of different names"):
         read_parquet("x.parquet", columns=columns)

@@ -36,16 +36,26 @@ def test_arrays_of_any_shape() -> None:
     assert images[0, 0, 0] == 0
 
 
+def indexed() -> Any:
+    import pandas as pd
+
+    return pd.DataFrame({"x": [1]}).set_index("x", drop=False)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: cedar.from_numpy(np.arange(3)), "takes a dict of arrays"),
         (lambda: cedar.from_numpy({"a": np.arange(3), "b": np.arange(2)}), "one entry per row"),
         (lambda: cedar.from_numpy({"a": np.array([object()])}), "column 'a' of object, shape .*: Could not convert"),
+        (lambda: cedar.from_numpy({"a": [[1], [2, 3]]}), "column 'a' cannot be an array: .*inhomogeneous"),
+        (lambda: cedar.from_numpy({0: np.arange(3)}), "column names must be strings, not 0"),  # type: ignore[dict-item]
         (lambda: cedar.from_pandas({"a": [1]}), "takes a pandas.DataFrame"),
+        (lambda: cedar.from_pandas(indexed()), "an index level cannot become a column: .*x"),
     ],
 )
 def test_what_is_something_else(make: Any, message: str) -> None:
     with pytest.raises(cedar.PipelineError, match=message) as caught:
         make()
     assert __file__ in str(caught.value)
+    assert caught.value.fix

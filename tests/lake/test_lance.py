@@ -59,6 +59,7 @@ def test_columns(uri: Path):
     source = read_lance(uri, columns=["tags", "id"])
     assert read_rows(source)[5] == {"tags": [0, 1], "id": 5}
     assert read_rows(source.select(["id"]))[5] == {"id": 5}
+    assert read_rows(read_lance(uri, columns="id"))[5] == {"id": 5}
     assert len(read_rows(source.select([]))) == 250
     with pytest.raises(PipelineError, match="there is no column 'ids'"):
         read_lance(uri, columns=["ids"]).schema()
