@@ -295,12 +295,13 @@ class CsvSource(FileSource):
             offsets = np.delete(offsets, blank_lines(lines, ends))
         if not len(offsets):
             return
+        rows = _protect_bom(lines.data) if lines.start else lines.data
         with self._errors(file, ordinal, offsets):
-            table = self._parsed(lines.data, self._convert())
+            table = self._parsed(rows, self._convert())
             if table.num_rows != len(offsets):
                 raise ValueError(f"{table.num_rows} rows in {len(offsets)} lines from byte {lines.start}")
         chunk = self._chunk(table, offsets)
-        strings = partial(self._parsed, lines.data, self._string_options(self._floats()))
+        strings = partial(self._parsed, rows, self._string_options(self._floats()))
         self._check_exact(chunk, strings, ordinal, file, "byte")
         yield chunk
 
@@ -409,9 +410,9 @@ def _lines(file: File, text: Any, line_bytes_read: list[int]) -> Iterator[str]:
         yield decoded
 
 
-def _protect_bom(rows: bytes) -> bytes:
+def _protect_bom(rows: Any) -> Any:
     """If rows begin with a byte order mark, add another one, since the parser drops the first."""
-    return BOM_UTF8 + rows if rows.startswith(BOM_UTF8) else rows
+    return BOM_UTF8 + bytes(rows) if bytes(rows[: len(BOM_UTF8)]) == BOM_UTF8 else rows
 
 
 def _last_end(data: bytes, dialect: Dialect) -> tuple[int, bool]:

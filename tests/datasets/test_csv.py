@@ -117,6 +117,11 @@ def test_a_byte_order_mark_is_no_part_of_the_first_name(tmp_path: Path):
         assert read_rows(source) == [{"x": 1, "y": 2}]
 
 
+def test_a_byte_order_mark_of_a_value_is_kept(tmp_path: Path):
+    for source in both(write(tmp_path, "x,y\n\ufeffa,1\n\ufeffb,2\n")):
+        assert column(source, "x") == ["\ufeffa", "\ufeffb"]
+
+
 def test_compressed_files(tmp_path: Path):
     path = write(tmp_path, gzip.compress(b"x,y\n1,2\n3,4\n"), "t.csv.gz")
     for source in both(path):
