@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 from codecs import BOM_UTF8
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import pyarrow as pa
 from cedar.core.columns import Column, ColumnType, Index, from_numbers, repeated
 from cedar.core.errors import SourceError, invalid_call
 from cedar.core.limits import too_much
+from cedar.core.process import Lock
 from cedar.datasets.base import Chunk, Split, once, selected
 from cedar.datasets.files_io import (
     Bytes,
@@ -251,7 +251,7 @@ class LineIndex:
 
     def __init__(self, known: dict[tuple[int, int], int] | None = None) -> None:
         self._known = known or {}
-        self._lock = threading.Lock()
+        self._lock = Lock()  # held while files are read; a process may be forked meanwhile
 
     def __reduce__(self) -> tuple[Any, ...]:
         return LineIndex, (dict(self._known),)

@@ -6,7 +6,6 @@ decoding. It only tries encodings and compressions that other Parquet readers su
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -17,6 +16,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from cedar.core.printable import one_line
+from cedar.core.process import Lock
 from cedar.datasets.to_arrow import with_bytes
 from cedar.store.cache import SECONDS_PER_BYTE
 
@@ -54,7 +54,7 @@ class Layouts:
     def __init__(self, aim: str, place: str, known: Layout | None = None, fields: pa.Schema | None = None) -> None:
         self.aim, self._place, self.fields = aim, place, fields
         self.layout: Layout = known or {}
-        self._lock = threading.Lock()
+        self._lock = Lock()  # held during trials; a process may be forked meanwhile
 
     def options(self, table: pa.Table) -> dict[str, Any]:
         """Return the arguments of ``pyarrow.parquet.write_table`` for these rows."""

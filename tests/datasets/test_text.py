@@ -4,6 +4,9 @@ import bz2
 import codecs
 import gzip
 import lzma
+import os
+import signal
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +19,7 @@ from hypothesis import strategies as st
 from cedar.core.errors import PipelineError, RowError, SourceError
 from cedar.datasets.csv import read_csv
 from cedar.datasets.jsonl import read_jsonl
-from cedar.datasets.text import TextSource, read_text
+from cedar.datasets.text import LineIndex, TextSource, read_text
 from tests.datasets.reading import column, read_keyed, read_rows, traveled
 from tests.datasets.text_files import write
 
@@ -209,3 +212,26 @@ def test_what_a_file_is_instead_of_utf8_is_named(tmp_path, read, encode, problem
     with pytest.raises((SourceError, RowError), match=problem) as error:
         read_rows(read(tmp_path / "t"))
     assert fix in error.value.fix
+
+
+def test_a_process_forked_while_lines_are_counted_counts_them_too(tmp_path: Path):
+    index, file = LineIndex(), read_text(write(tmp_path, b"a\nb\n")).listing[0]
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with index._lock:
+            held.set()
+            done.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(60)
+    if (child := os.fork()) == 0:
+        signal.alarm(30)  # ends a child that waits for the lock
+        try:
+            os._exit(index.before(0, 1, file, 2))
+        finally:
+            os._exit(99)
+    done.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1

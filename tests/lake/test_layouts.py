@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -244,3 +246,26 @@ def test_small_arrow_files_are_compressed(tmp_path: Path):
     assert "stored as ipc, " in str(small)
     for written in (fast, small):
         assert cedar.read_arrow(written.files).to_arrow().to_pylist() == table.to_pylist()
+
+
+def test_a_process_forked_during_trials_can_choose_a_layout():
+    chosen = layouts.Layouts("fast", "disk")
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with chosen._lock:
+            held.set()
+            done.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(60)
+    if (child := os.fork()) == 0:
+        signal.alarm(30)  # ends a child that waits for the lock
+        try:
+            os._exit(chosen.file_compression(lambda _: "zstd", pa.table({})) != "zstd")
+        finally:
+            os._exit(99)
+    done.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
