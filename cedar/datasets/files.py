@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from cedar.core.columns import Column, ColumnType, Index, from_strings
 from cedar.datasets.base import Chunk, Split, selected
-from cedar.datasets.files_io import File, open_stored, read_range, read_whole, reading
+from cedar.datasets.files_io import File, open_stored, path_value, read_range, read_whole, reading
 from cedar.datasets.filesource import FileSource, Paths, as_paths
 from cedar.datasets.hive import satisfied
 from cedar.datasets.split_table import Numbers, SplitTable
@@ -75,9 +75,11 @@ class FilesSource(FileSource):
 
     def count_matching_rows(self, splits: SplitTable, predicate: pl.Expr) -> Numbers | None:
         """Return how many rows of each split satisfy the predicate, int64[splits]; None if it needs more than paths."""
+        if self.tolerant:  # unreadable files count as rows, whatever their paths
+            return None
         known = {"path": lambda: _paths(self.listing.files)} if "path" in self.schema() else {}
         satisfying = satisfied(known, predicate)
-        if satisfying is None or self.tolerant:  # unreadable files count as rows, whatever their paths
+        if satisfying is None:
             return None
         before: Numbers = np.concatenate([[0], np.cumsum(satisfying)])
         first = splits.column("part")
@@ -100,7 +102,7 @@ class FilesSource(FileSource):
 
 
 def _paths(files: Sequence[File]) -> Column:
-    return from_strings([file.url for file in files], pa.large_string())
+    return from_strings([path_value(file) for file in files], pa.large_string())
 
 
 def _contents(files: Sequence[File]) -> Column:

@@ -86,6 +86,20 @@ class File:
         return f"File({self.url!r}, {self.size} bytes)"
 
 
+def path_value(file: File) -> str:
+    """Return the file's name as a value of a column ``path``.
+
+    Raises:
+        SourceError: the name is not UTF-8.
+    """
+    url = file.url
+    try:
+        url.encode()
+    except UnicodeEncodeError as error:
+        raise SourceError(f"{url!a}: the file's name is not UTF-8", fix=f"rename the file{SKIPPABLE}") from error
+    return url
+
+
 @contextmanager
 def reading(url: str, part: str = "") -> Iterator[None]:
     """Convert any error while reading ``url`` into a SourceError with the URL and ``part``, the part being read."""

@@ -24,6 +24,7 @@ from cedar.datasets.files_io import (
     compression_of,
     concurrently,
     open_file,
+    path_value,
     read_range,
     reading,
 )
@@ -300,7 +301,7 @@ class TextSource(FileSource):
                 if "line" in names:
                     columns["line"] = from_numbers(np.arange(number, number + count))
                 if "path" in names:
-                    columns["path"] = repeated(file.url, count)
+                    columns["path"] = repeated(path_value(file), count)
                 piece = Lines(lines.data[begin : line_ends[-1] + 1], lines.start + begin)
                 if "text" in names:
                     columns["text"] = self._text(file, piece, line_ends - begin)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import fsspec
@@ -7,6 +8,7 @@ import pytest
 
 from cedar.core.errors import PipelineError, SourceError
 from cedar.datasets.files import read_files
+from cedar.datasets.text import read_text
 from tests.datasets.reading import column, read_keyed, read_rows, traveled
 
 
@@ -123,3 +125,12 @@ def test_photographs(shared_data: Path):
     source = read_files(shared_data / "photos" / "*.jpg")
     assert all(content.startswith(b"\xff\xd8") for content in column(source, "bytes"))
     assert len(source.listing) == 4
+
+
+def test_a_name_that_is_not_utf8(tmp_path: Path):
+    (tmp_path / os.fsdecode(b"\xff.bin")).write_bytes(b"a\n")
+    for read in (read_files, read_text):
+        with pytest.raises(SourceError, match=r"udcff\.bin': the file's name is not UTF-8") as error:
+            read_rows(read(tmp_path / "*.bin"))
+        assert "rename the file" in (error.value.fix or "")
+    assert column(read_files(tmp_path / "*.bin").select(["bytes"]), "bytes") == [b"a\n"]
