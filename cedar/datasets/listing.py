@@ -84,9 +84,8 @@ class Listing:
         common = sum(1 for _ in takewhile(lambda level: len({*level}) == 1, zip(*parts.values(), strict=False)))
         below = {root: "/".join(part[common:]) for root, part in parts.items()}
         names = [below[root] + file.name for root, file in zip(roots[1:], every, strict=True)]
-        if "?" in every[-1].path and len(set(names)) < len(
-            {file.path for file in every}
-        ):  # some URLs differ only in their query
+        queries = any("?" in file.path for file in every)
+        if queries and len(set(names)) < len({file.path for file in every}):  # some URLs differ only in their query
             names = [f"{name} {file.path.partition('?')[2]}" for name, file in zip(names, every, strict=True)]
         return names
 
@@ -265,8 +264,10 @@ def _nearest_local(path: str) -> tuple[str, list[str]]:
 
 def _remote(path: str, suffixes: tuple[str, ...] | None, remote: Remote, root: str) -> list[File]:
     fs = remote.fs
-    pattern = root.replace("?", "") if path.startswith("http") else root
-    if _MAGIC.search(pattern) and remote.call(root, lambda: kind_of(fs, root)) != "file":
+    http = path.startswith("http")
+    pattern = root.replace("?", "") if http else root
+    fs.invalidate_cache()  # fsspec may have cached an earlier listing
+    if _MAGIC.search(pattern) and remote.call(root, lambda: kind_of(fs, root)) is None:
         return _remote_glob(path, remote, root, suffixes)
     try:
         info = remote.call(root, lambda: fs.info(root))
@@ -275,7 +276,8 @@ def _remote(path: str, suffixes: tuple[str, ...] | None, remote: Remote, root: s
             raise PermissionError(str(error)) from error
         raise _no_match_error(path, *_nearest_remote(remote, root)) from None
     if info.get("type") != "directory":
-        name = root.rpartition("/")[2].partition("?")[0]
+        address = root.partition("?")[0] if http else root  # a query may contain slashes
+        name = address.rpartition("/")[2].partition("?")[0]
         return [File(root, name, info.get("size"), remote, stamp=stamp_of_info(info))]
     if suffixes is None:
         raise _directory_error(path)

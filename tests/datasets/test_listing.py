@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import os
 from pathlib import Path
 
@@ -12,11 +13,12 @@ import pytest
 import cedar
 from cedar.core.errors import PipelineError, SourceError
 from cedar.core.printable import redact_url
-from cedar.datasets.files_io import concurrently, reading
+from cedar.datasets.files_io import File, concurrently, reading
 from cedar.datasets.filesource import as_flag, as_paths
-from cedar.datasets.listing import list_files
+from cedar.datasets.listing import Listing, list_files
 from cedar.datasets.parquet import read_parquet
 from cedar.lake.vortex import read_vortex
+from tests.toy_http_store import Store
 
 
 @pytest.fixture
@@ -134,6 +136,40 @@ def test_other_storage(memory):
         list_files(["memory://data/*.jpg"])
     with pytest.raises(SourceError, match="no file matches 'memory://nope/a'"):
         list_files(["memory://nope/a"])
+
+
+def test_a_listing_that_fsspec_has_cached_is_not_used(memory, monkeypatch):
+    cached = {}
+    find = memory.find
+
+    def listed(path, **options):
+        if path not in cached:
+            cached[path] = find(path, **options)
+        return cached[path]
+
+    monkeypatch.setattr(memory, "find", listed)
+    monkeypatch.setattr(memory, "invalidate_cache", lambda path=None: cached.clear())
+    for paths in ("memory://data", "memory://data/*.txt"):
+        memory.store.clear()
+        for name in ("a.txt", "b.txt"):
+            memory.pipe(f"data/{name}", b"abc")
+            assert name in names(list_files([paths], (".txt",)))
+
+
+def test_a_remote_folder_whose_name_looks_like_a_glob(memory):
+    memory.pipe({"runs/run[1]/a.txt": b"", "runs/run1/b.txt": b""})
+    assert names(list_files(["memory://runs/run[1]"], (".txt",))) == ["a.txt"]
+    assert names(list_files(["memory://runs/run[1]/*.txt"])) == ["run1/b.txt"]
+
+
+def test_queries_of_urls():
+    urls = ["http://host/a?x=1", "http://host/a?x=2", "http://host/b"]
+    listing = Listing(tuple(File(url, url[12:13], 1) for url in urls))
+    assert len(set(listing.names())) == 3
+    with Store({"a.csv.gz": gzip.compress(b"x\n1\n")}) as store:
+        url = f"{store.url}/a.csv.gz?path=x/y"
+        assert names(list_files([url])) == ["a.csv.gz"]
+        assert list(cedar.read(url)) == [{"x": 1}]
 
 
 def test_a_protocol_that_nobody_knows():
