@@ -63,7 +63,7 @@ def by_ending(paths: Any, storage_options: sources.StorageOptions = None) -> tup
     first = os.fspath(first)
     paths = first if isinstance(paths, os.PathLike) else paths
     for name, (reader, endings) in READERS.items():
-        if _COMPRESSED.sub("", first.rstrip("/")).endswith(endings):
+        if _has_ending(first, endings):
             return name, reader(paths, storage_options=storage_options)
     for name, (reader, endings) in READERS.items():
         folder = name in _ROWS and first is paths and not glob.has_magic(first)
@@ -73,9 +73,15 @@ def by_ending(paths: Any, storage_options: sources.StorageOptions = None) -> tup
                 found = data.node.operator.source.url(0) if name != "lance" else ""  # type: ignore[attr-defined]
             except CedarError:
                 continue
-            if _COMPRESSED.sub("", found).endswith(endings):
+            if _has_ending(found, endings):
                 return name, data
     raise invalid_call(
         f"{first}: no file has a known extension",
         fix=f"use one of the extensions {', '.join(ending for _, endings in READERS.values() for ending in endings)}",
     )
+
+
+def _has_ending(path: str, endings: tuple[str, ...]) -> bool:
+    """Return whether a path, without the query of a URL and an extension for compression, has one of the endings."""
+    path = path.partition("?")[0] if path.startswith("http") else path
+    return _COMPRESSED.sub("", path.rstrip("/")).endswith(endings)

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 import cedar
+from cedar.lake.by_ending import by_ending
 
 FRAME = pl.DataFrame({"x": [1, 2, 3], "y": ["a", "b", "c"]})
 
@@ -52,3 +53,9 @@ def test_what_no_ending_tells_is_an_error_at_the_users_line(tmp_path: Path):
         assert caught.value.site.file == __file__
     with pytest.raises(cedar.PipelineError, match="no files are given"):
         cedar.read([])
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "a.csv.gz?v=1", "a.csv?path=b/c.json"])
+def test_the_query_of_a_url_has_no_ending(name: str):
+    form, _ = by_ending(f"http://localhost/{name}")  # not opened yet
+    assert form == "csv"
