@@ -22,6 +22,7 @@ from collections.abc import Iterator
 MARK = ".cedar-owned"
 _MAX_MARK_BYTES = 4096  # maximum bytes to read from a marker file
 _WAIT_SECONDS = 600.0  # after this many seconds, a process stops waiting and computes the result itself
+_CLAIM_SECONDS = 60.0  # after this many seconds, a claim that other processes do not complete is an error
 _POLL_SECONDS = 0.02
 
 
@@ -55,9 +56,13 @@ def write_first(path: str, data: bytes) -> None:
     Many mounts have no hard links. Instead, each process makes a folder with the name of its temporary file, and
     renames the folder to one shared name, the claim. Only one rename can succeed, since the claim is not empty
     afterward. Any process that finds a claim renames that temporary file, so a killed process does not block others.
+
+    Raises:
+        OSError: the file cannot be written, or there is a claim that cannot be removed.
     """
     folder, base = os.path.split(path)
     claim = os.path.join(folder, f".{base}.claim")
+    deadline = time.monotonic() + _CLAIM_SECONDS
     with _written(path, data) as temporary:
         while os.path.exists(temporary) and not os.path.exists(path):
             mine = tempfile.mkdtemp(prefix=f".{base}.tmp-", dir=folder)
@@ -70,6 +75,10 @@ def write_first(path: str, data: bytes) -> None:
                 if error.errno not in (errno.EEXIST, errno.ENOTEMPTY) and not os.path.isdir(claim):
                     raise
             _settle(claim)
+            if os.path.lexists(claim):
+                if time.monotonic() > deadline:
+                    raise OSError(errno.ENOTEMPTY, "a folder left by another process cannot be removed", claim)
+                time.sleep(_POLL_SECONDS)
 
 
 def settle_claims(folder: str) -> None:

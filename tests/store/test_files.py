@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from cedar.store import files
 from cedar.store.files import (
     MARK,
     ForeignFile,
@@ -101,6 +102,15 @@ def test_one_that_is_killed_holds_nobody_up(name: str, count: int, done: bool | 
     write_first(str(path), b"of the next")
     assert path.read_bytes() == (b"of the next" if done is None else b"of the killed")
     assert settled <= (not list(tmp_path.glob(".*.claim")))
+
+
+def test_a_claim_that_cannot_be_removed_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".a.json.claim" / "foreign").mkdir(parents=True)
+    monkeypatch.setattr(files, "_CLAIM_SECONDS", 0.1)
+    with pytest.raises(OSError, match="left by another process") as caught:
+        write_first(str(tmp_path / "a.json"), b"")
+    assert caught.value.filename.endswith(".a.json.claim")
+    assert [path.name for path in tmp_path.iterdir()] == [".a.json.claim"]
 
 
 def test_a_folder_that_cannot_be_written_to_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
