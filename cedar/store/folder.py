@@ -221,6 +221,7 @@ class Bucket(Place):
         """Do nothing: fsspec cannot report who may write to a URL."""
 
     def entries(self) -> list[EntryInfo]:
+        """Return the existing entries, and remove temporary objects that were left behind."""
         try:
             with _as_oserrors():
                 listed = self._call("ls", self._path, detail=True, refresh=True)
@@ -232,6 +233,10 @@ class Bucket(Place):
             if NAME.fullmatch(name) and info.get("type") == "file":
                 name = name.removesuffix(SUFFIX)
                 entries.append(self._info(name, int(info.get("size") or 0), _write_time(info)))
+            elif _TEMPORARY.fullmatch(name) and 0 < _write_time(info) < time.time() - _ABANDONED:
+                with contextlib.suppress(OSError), _as_oserrors():  # another process may have removed it
+                    if self._is_ours():
+                        self._call("rm_file", f"{self._path}/{name}")
         return entries
 
     def remove(self, name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import errno
 import logging
 import mmap
@@ -98,6 +99,18 @@ def test_temporary_files_of_a_killed_run_go(tmp_path: Path) -> None:
     Store().put(Key("g", "1"), str(tmp_path), [block()])
     left = {p.name for p in (tmp_path / INSIDE).iterdir()}
     assert left == {new, others, MARK, entry(tmp_path, "g-0").name, entry(tmp_path, "g-1").name}
+
+
+def test_temporary_objects_of_a_killed_run_go(memory: Any) -> None:
+    where, root = "memory://killed", f"/killed/{INSIDE}"
+    Store().put(Key("g", "0"), where, [block()])
+    old, new, others = f".{'a' * 32}.tmp", f".{'b' * 32}.tmp", ".backup.tmp"
+    for name, age in ((old, 2 * folder._ABANDONED), (new, 10), (others, 2 * folder._ABANDONED)):
+        memory.pipe_file(f"{root}/{name}", b"x")
+        memory.store[f"{root}/{name}"].created -= dt.timedelta(seconds=age)
+    Store().put(Key("g", "1"), where, [block()])
+    left = {path.rpartition("/")[2] for path in memory.find(root)}
+    assert left == {new, others, MARK, *(f"{Key('g', each).name}.arrow" for each in "01")}
 
 
 def test_the_folder_of_the_data_keeps_all_that_it_holds(tmp_path: Path) -> None:
