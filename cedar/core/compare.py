@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from cedar.core.columns import numbers
 from cedar.core.groups import plain
+from cedar.core.jagged import is_array, to_compare
 
 
 def column_difference(ours: Any, theirs: Any) -> str | None:
@@ -28,26 +29,14 @@ def column_difference(ours: Any, theirs: Any) -> str | None:
         return column_difference(ours.values, theirs.values) or column_difference(ours.offsets, theirs.offsets)
     if not hasattr(ours, "dtype"):
         return None if same_value(ours, theirs) else f"{ours!r:.60} in the plan, {theirs!r:.60} as written"
-    ours, theirs = _on_host(ours), _on_host(theirs)
     if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
-        return f"{ours.dtype}{ours.shape} in the plan, {theirs.dtype}{theirs.shape} as written"
+        return f"{ours.dtype}{tuple(ours.shape)} in the plan, {theirs.dtype}{tuple(theirs.shape)} as written"
+    if is_array(ours):
+        ours, theirs = to_compare(ours), to_compare(theirs)
     if ours.dtype == object:
         return None if all(map(same_value, ours, theirs)) else _first_diff(ours, theirs)
     same = _plain_nan(ours).tobytes() == _plain_nan(theirs).tobytes()
     return None if same else _first_diff(ours, theirs)
-
-
-def _on_host(values: Any) -> Any:
-    """Return a tensor as a NumPy array; dtypes that NumPy lacks (bfloat16) are viewed as integers."""
-    if not hasattr(values, "detach"):
-        return values
-    values = values.detach().cpu()
-    try:
-        return values.numpy()
-    except TypeError:
-        import torch
-
-        return values.view(torch.int16).numpy()
 
 
 def _plain_nan(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from cedar.core.errors import CedarError, PipelineError, RowError
 
 _registered: set[tuple[str, type]] = set()
+_SCALARS = (str, bytes, int, float, type(None))
 
 
 class Container:
@@ -241,6 +242,14 @@ def on_host(values: Any) -> Any:
     return values if isinstance(values, np.ndarray) else values.detach().cpu().numpy()
 
 
+def to_compare(values: Any) -> Any:
+    """Return an ndarray of the values of an array or tensor; dtypes that NumPy lacks (bfloat16) become float32."""
+    try:
+        return on_host(values)
+    except TypeError:
+        return on_host(values.float())
+
+
 def _cut(values: Any, start: int, stop: int) -> Any:
     if isinstance(values, dict):
         return {name: _cut(child, start, stop) for name, child in values.items()}
@@ -267,7 +276,7 @@ def each(values: Any, fn: Any) -> Any:
         copied = copy(values)
         copied.update({name: each(child, fn) for name, child in values.items()})
         return copied
-    if isinstance(values, list | tuple) and not isinstance(next(iter(values), ""), str | bytes | int | float):
+    if isinstance(values, list | tuple) and not all(issubclass(kind, _SCALARS) for kind in set(map(type, values))):
         items = [each(item, fn) for item in values]
         return type(values)(*items) if hasattr(values, "_fields") else type(values)(items)
     if isinstance(values, Container):
@@ -302,7 +311,7 @@ def same(left: Any, right: Any) -> bool:
         return bool(left == right)
     if left.dtype != right.dtype or left.shape != right.shape:
         return False
-    a, b = np.asarray(left.cpu() if hasattr(left, "cpu") else left), np.asarray(right)
+    a, b = to_compare(left), to_compare(right)
     return bool(np.array_equal(a, b, equal_nan=a.dtype.kind in "fcmM"))
 
 

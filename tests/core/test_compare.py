@@ -54,3 +54,12 @@ def test_objects_that_only_know_their_identity_are_compared_by_their_state():
 )
 def test_numbers_are_compared_bit_for_bit(ours, theirs, same):
     assert (column_difference(ours, theirs) is None) is same
+
+
+def test_tensors_of_dtypes_that_numpy_lacks_are_compared():
+    torch = pytest.importorskip("torch")
+    halves = torch.tensor([1.5, torch.nan], dtype=torch.bfloat16)
+    assert column_difference(halves, halves.clone()) is None
+    assert "row 0" in (column_difference(halves, -halves) or "")
+    bits = halves.view(torch.int16)
+    assert column_difference(halves, bits) == "torch.bfloat16(2,) in the plan, torch.int16(2,) as written"

@@ -78,6 +78,10 @@ def test_arrays_are_reached_in_whatever_holds_them() -> None:
     assert each(names, len) is names
     assert each(objects, len) is objects
     assert each([None, (JAGGED,)], lambda v: v * 0)[1][0].to_list() == [[], [], []]
+    assert each((5, array), lambda v: v + 1)[1].tolist() == each(["name", array], lambda v: v + 1)[1].tolist()
+    assert each((np.float64(5), array), lambda v: v + 1)[1].tolist() == [1, 2, 3]
+    gaps = ["a", None]
+    assert each(gaps, len) is gaps
 
 
 lists = st.lists(st.lists(st.integers(-(2**40), 2**40), max_size=5), max_size=8)
@@ -149,6 +153,22 @@ def test_equality_needs_framework_dtype_and_values() -> None:
     assert JaggedTensor({"a": np.array([1])}, np.array([0, 1])) != JaggedTensor({"b": np.array([1])}, np.array([0, 1]))
     with pytest.raises(TypeError):
         hash(made)
+
+
+def test_tensors_that_numpy_lacks_or_that_need_gradients_are_compared() -> None:
+    offsets = torch.tensor([0, 3])
+    for dtype in (torch.bfloat16, torch.float32):
+        values = torch.tensor([1.0, -0.0, torch.nan], dtype=dtype, requires_grad=True)
+        assert JaggedTensor(values, offsets) == JaggedTensor(values.detach().abs(), offsets)
+        assert JaggedTensor(values, offsets) != JaggedTensor(values.detach() + 1, offsets)
+        assert JaggedTensor(values, offsets) != JaggedTensor(values.double(), offsets)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_tensors_on_a_device_are_compared() -> None:
+    made = jagged([[1], [2, 3]], "torch").to("cuda")
+    assert made == jagged([[1], [2, 3]], "torch").to("cuda")
+    assert made != jagged([[1], [2, 4]], "torch").to("cuda")
 
 
 def test_longer_rows_than_the_padding_are_refused() -> None:
