@@ -8,7 +8,7 @@ source.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cedar.core import buffers
-from cedar.core.jagged import JaggedTensor
+from cedar.core.jagged import JaggedTensor, stretches
 
 Column: TypeAlias = Any  # pa.Array | np.ndarray | GroupColumn
 Index: TypeAlias = npt.NDArray[np.int64]
@@ -69,6 +69,37 @@ def type_of(column: Column) -> ColumnType:
     return TensorType(tuple(column.shape[1:]), str(column.dtype))
 
 
+@lru_cache(maxsize=1024)
+def integer_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type as which ``array.view`` shows the times and durations of a column as integers.
+
+    Examples:
+        >>> integer_type(pa.timestamp("ns")), integer_type(pa.date32()), integer_type(pa.bool_())
+        (DataType(int64), DataType(int32), DataType(bool))
+    """
+    if pa.types.is_temporal(kind) and not pa.types.is_interval(kind):
+        return pa.int64() if kind.bit_width == 64 else pa.int32()
+    if pa.types.is_large_list(kind):
+        return pa.large_list(integer_type(kind.value_type))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(integer_type(kind.value_type), kind.list_size)
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, integer_type(field.type)) for field in kind])
+    return kind
+
+
+def unused_name(name: str, names: Collection[str]) -> str:
+    """Return ``name``, with underscores appended until no column of ``names`` has it.
+
+    Examples:
+        >>> unused_name("x", {"x", "x_"})
+        'x__'
+    """
+    while name in names:
+        name += "_"
+    return name
+
+
 def objects(values: Sequence[Any]) -> npt.NDArray[np.object_]:
     """Make a column of Python objects."""
     column = np.empty(len(values), dtype=object)
@@ -116,11 +147,7 @@ def _take_lists(lists: pa.Array, index: Index) -> pa.Array:
         alive = lists.is_valid().take(from_numbers(index))
         lengths[~np.asarray(alive)] = 0
         valid = alive.buffers()[1]
-    offsets = np.zeros(len(index) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    starts -= offsets[:-1]
-    places = np.repeat(starts, lengths)
-    places += np.arange(len(places))
+    places, offsets = stretches(starts, lengths)
     items = take(lists.values, places)
     return pa.Array.from_buffers(lists.type, len(index), [valid, pa.py_buffer(offsets)], children=[items])
 

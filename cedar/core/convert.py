@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from cedar.core.boundary import as_column, canonical_type
-from cedar.core.columns import NUMBERS, Column, floats, from_numbers, numbers
+from cedar.core.columns import NUMBERS, Column, floats, from_numbers, integer_type, numbers
 from cedar.core.cursor import Keys
 from cedar.core.errors import PipelineError, RowError
 from cedar.core.groups import GroupColumn, plain
@@ -289,7 +289,9 @@ def _numpy_leaf(array: pa.Array, origin: _ArrayOrigin) -> Any:
     if pt.is_timestamp(kind) or pt.is_date(kind) or pt.is_duration(kind):
         return array.to_numpy(zero_copy_only=False)
     if pt.is_time(kind):
-        return array.view(_width(kind)).cast(pa.int64()).cast(pa.duration(kind.unit)).to_numpy(zero_copy_only=False)
+        return (
+            array.view(integer_type(kind)).cast(pa.int64()).cast(pa.duration(kind.unit)).to_numpy(zero_copy_only=False)
+        )
     if pt.is_null(kind):
         return np.full(len(array), np.nan)
     values = np.empty(len(array), dtype=object)
@@ -307,7 +309,7 @@ def _torch_leaf(array: pa.Array, origin: _ArrayOrigin) -> Any:
     if pt.is_temporal(kind) and not pt.is_interval(kind):
         if array.null_count:
             raise origin.null_error(array, _fill_hint(origin))
-        ints = array.view(_width(kind))
+        ints = array.view(integer_type(kind))
         return from_dlpack(ints if pt.is_int64(ints.type) else ints.cast(pa.int64()))
     if pt.is_null(kind):
         return torch.full((len(array),), torch.nan, dtype=torch.float64)
@@ -319,11 +321,13 @@ def _torch_leaf(array: pa.Array, origin: _ArrayOrigin) -> Any:
     return array.to_pylist()
 
 
-def _tensor(values: np.ndarray[Any, Any], name: str) -> Any:
-    """Make a tensor that shares the memory of an ndarray, even of a read-only one."""
-    import torch
-    from torch.utils.dlpack import from_dlpack
+def torch_holds(dtype: np.dtype[Any]) -> bool:
+    """Whether torch has a dtype for these numbers; it has none for long doubles."""
+    return dtype.kind in "biufc" and dtype.itemsize <= (16 if dtype.kind == "c" else 8)
 
+
+def _tensor(values: np.ndarray[Any, Any], name: str) -> Any:
+    """Make a tensor of a column's ndarray."""
     if values.dtype.kind in "mM":
         if np.isnat(values).any():
             rows = np.isnat(values.reshape(len(values), -1)).any(axis=1)
@@ -332,8 +336,16 @@ def _tensor(values: np.ndarray[Any, Any], name: str) -> Any:
                 fix=f"map {name!r} to numbers first",
             )
         values = values.view(np.int64)
-    if values.dtype.kind not in "biufc" or values.dtype.itemsize > 16:
+    if not torch_holds(values.dtype):
         raise PipelineError(f"column {name!r} of {values.dtype} has no torch dtype", fix=f"map it, or drop({name!r})")
+    return tensor_of(values)
+
+
+def tensor_of(values: np.ndarray[Any, Any]) -> Any:
+    """Make a tensor that shares the memory of an ndarray of numbers, even of a read-only one."""
+    import torch
+    from torch.utils.dlpack import from_dlpack
+
     if not values.dtype.isnative or any(stride < 0 for stride in values.strides):
         values = np.ascontiguousarray(values.astype(values.dtype.newbyteorder("="), copy=False))
     if values.flags.writeable:
@@ -343,10 +355,6 @@ def _tensor(values: np.ndarray[Any, Any], name: str) -> Any:
     raw = pa.Array.from_buffers(pa.uint8(), flat.nbytes, [None, pa.py_buffer(flat.view(np.uint8))])
     dtype = getattr(torch, values.dtype.name)
     return from_dlpack(raw).view(dtype).reshape(values.shape)
-
-
-def _width(kind: pa.DataType) -> pa.DataType:
-    return pa.int64() if kind.bit_width == 64 else pa.int32()
 
 
 def _fill_hint(origin: _ArrayOrigin) -> str:

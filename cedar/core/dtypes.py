@@ -285,7 +285,10 @@ def _arrays(values: Sequence[Any], present: list[Any]) -> ColumnType:
 
 
 def _list_of(dtype: np.dtype[Any]) -> ColumnType:
-    return pa.large_list(pa.from_numpy_dtype(dtype)) if dtype.kind in "biufMm" else OBJECT
+    try:
+        return pa.large_list(pa.from_numpy_dtype(dtype))
+    except pa.ArrowException:  # Arrow has no complex numbers, long doubles or times in some units
+        return OBJECT
 
 
 def _lists(values: Sequence[Any], present: list[Any]) -> ColumnType:
@@ -296,7 +299,7 @@ def _lists(values: Sequence[Any], present: list[Any]) -> ColumnType:
         index = int(np.searchsorted(ends, misfit.index, side="right"))
         raise ValueMismatch(index, f"in one list column: {misfit.message}") from misfit
     if isinstance(item, TensorType):
-        return pa.large_list(_list_of(np.dtype(item.dtype))) if len(item.shape) == 1 else OBJECT
+        item = _list_of(np.dtype(item.dtype)) if len(item.shape) == 1 else OBJECT
     return OBJECT if isinstance(item, ObjectType) else pa.large_list(item)
 
 

@@ -37,16 +37,13 @@ def block_with_value(block: Block, value: Any) -> Block:
 
 def delivered(values: Any, tensors: bool) -> list[Any]:
     """Prepare batch values for the caller: make arrays writable, and convert them to torch tensors if ``tensors``."""
+    from cedar.core.convert import tensor_of, torch_holds
 
     def own(array: Any) -> Any:
         if not isinstance(array, np.ndarray):
             return array
         array = writeable(array)
-        if not tensors or array.dtype.kind not in "biufc":
-            return array
-        import torch
-
-        return torch.from_numpy(array)
+        return tensor_of(array) if tensors and torch_holds(array.dtype) else array
 
     return [each(value, own) for value in values]
 

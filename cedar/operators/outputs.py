@@ -338,9 +338,9 @@ def array_column(value: Any, kind: ColumnType | None, name: str) -> Column:
 def _column(value: Any, kind: ColumnType | None, name: str) -> Column:
     if is_masked(type(value)):
         raise BadResult(f"returned a masked array for column {name!r}", "fill it: array.filled(value)")
-    if isinstance(value, np.ndarray) and value.ndim and value.dtype != object:
-        return as_column(value)
-    if isinstance(value, (list, tuple)) or (isinstance(value, np.ndarray) and value.ndim == 1):
+    array = isinstance(value, np.ndarray) and value.ndim > 0
+    typed = array and value.dtype != object
+    if isinstance(value, (list, tuple)) or (array and value.ndim == 1 and not typed):
         try:
             values: Sequence[Any] = list(value)
             return build_column(values, infer_type(values) if kind is None else kind)
@@ -349,10 +349,11 @@ def _column(value: Any, kind: ColumnType | None, name: str) -> Column:
             raise BadResult(f"column {name!r}: {misfit.message}", fix) from misfit
     if isinstance(value, dict) and value:
         return _struct(value, kind, name)
-    if isinstance(value, (pa.Array, pa.ChunkedArray)) or hasattr(value, "to_arrow") or hasattr(value, "detach"):
+    arrow = isinstance(value, (pa.Array, pa.ChunkedArray)) or hasattr(value, "to_arrow")
+    if typed or arrow or hasattr(value, "detach"):
         try:
             return as_column(value)
-        except (TypeError, pa.ArrowException) as error:  # for example bfloat16, which NumPy lacks, or a DataFrame
+        except (TypeError, ValueError, pa.ArrowException) as error:  # such as bfloat16, or a DataFrame
             raise BadResult(f"returned {describe(value)} for column {name!r}: {error}", "convert it first") from error
     fix = "did it forget to return? " if value is None else ""
     raise BadResult(

@@ -310,3 +310,9 @@ def test_lists_that_are_converted_together_are_those_converted_alone(convert):
             (alone,) = convert({name: column}).values()
             assert str(together[name].to_list()) == str(alone.to_list())  # NaN is not NaN
             assert together[name].offsets[0] == 0
+
+
+@pytest.mark.parametrize("values", [np.zeros((2, 3), np.longdouble), np.zeros(2, np.clongdouble)])
+def test_numbers_that_torch_does_not_have_are_refused(values: np.ndarray) -> None:
+    with pytest.raises(PipelineError, match=f"column 'x' of {values.dtype} has no torch dtype"):
+        to_torch(values, "x")

@@ -246,6 +246,8 @@ def test_several_columns():
         (lambda x: np.ma.masked_array(x, x > 1), "masked array"),
         (lambda x: [1, "a", 2], "do not fit into one column"),
         (lambda x: torch.zeros(3, dtype=torch.bfloat16), "bfloat16"),
+        (lambda x: x.astype("M8[M]"), "datetime64"),
+        (lambda x: np.array(["\ud800"] * 3), "surrogates not allowed"),
     ],
 )
 def test_results_that_are_refused(fn, says):
@@ -327,3 +329,14 @@ def test_classes_async_functions_and_time_limits():
 def test_batches_without_rows_are_not_shown():
     empty = Block({"x": pa.array([], pa.int64())}, Keys(np.arange(0)))
     assert len(mapped(lambda x: x / 0, "x", given=empty, sample=XS, dtype=float)) == 0
+
+
+def test_arrays_in_any_place_of_a_result_become_tensors() -> None:
+    p = cedar.from_items([{"n": n} for n in range(4)]).batch(2)
+    for fn in (lambda b: (b["n"].mean(), b["n"]), lambda b: ("name", b["n"]), lambda b: [5, b["n"], None]):
+        first = batches(p.map(fn), format="torch")[0]
+        assert isinstance(first[1], torch.Tensor)
+        assert first[1].tolist() == [0, 1]
+    backwards, wide = batches(p.map(lambda b: (b["n"][::-1], b["n"].astype(np.longdouble))), format="torch")[0]
+    assert backwards.tolist() == [1, 0]
+    assert isinstance(wide, np.ndarray)
