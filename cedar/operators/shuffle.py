@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Generator, Hashable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -20,7 +20,7 @@ from cedar.core.block import Block, concat_blocks, python_values
 from cedar.core.columns import Index, concat, nbytes_each
 from cedar.core.cursor import concat_keys, hash_ints, no_keys
 from cedar.core.errors import check_names, invalid_call, require_columns
-from cedar.core.groups import GroupColumn, concat_each
+from cedar.core.groups import GroupColumn, concat_each, plain
 from cedar.core.limits import as_int, parse_bytes
 from cedar.core.stream import (
     PENDING,
@@ -37,6 +37,8 @@ from cedar.core.stream import (
     concat_rows,
 )
 from cedar.operators.base import Effects, Mixing, Ordering, Resizable, RowUse, Schema, StreamContext, StreamOperator
+from cedar.operators.split_rows import hashed_text, times_as_integers
+from cedar.operators.take import whole, whole_seed
 
 _GROUP_BYTES = 16 << 20  # small blocks are concatenated up to this size, so that batches need few blocks
 _EMPTY_BLOCK = Block({}, no_keys())
@@ -56,15 +58,14 @@ class Shuffle(StreamOperator, Resizable):
 
     def __post_init__(self) -> None:
         check_names("shuffle(by)", *([] if self.by is None else [self.by]))
-        object.__setattr__(self, "seed", as_int(self.seed))
+        object.__setattr__(self, "seed", whole_seed(self.seed, "shuffle"))
         object.__setattr__(self, "window", as_int(self.window))
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-            raise invalid_call(f"shuffle(seed={self.seed!r}): the seed must be an integer")
+        object.__setattr__(self, "interleave", whole(self.interleave, "shuffle(interleave)", least=1))
         self.window_rows  # noqa: B018 - checks the window
         self.window_bytes  # noqa: B018
-        if self.interleave < 1 or (self.interleave > 1 and self.by is None):
+        if self.interleave > 1 and self.by is None:
             raise invalid_call(
-                f"shuffle(interleave={self.interleave}): interleave is a number of groups, at least 1, and needs by="
+                f"shuffle(interleave={self.interleave}): interleave is a number of groups, and needs by="
             )
 
     @property
@@ -257,11 +258,16 @@ def _joined(parts: list[Block]) -> Block:
 
 
 def _group_values(block: Block, by: str) -> list[Any]:
-    """Return the value of ``by`` in each slot; None if the row was skipped."""
+    """Return the value of ``by`` in each slot; None if the row was skipped.
+
+    Lists and objects are compared by their repr, since equal objects may have different ones.
+    """
     require_columns([by], block.columns, "shuffle(by=...)")
+    column = times_as_integers(plain(block.columns[by]))
+    flat = isinstance(column, pa.Array) and not pa.types.is_nested(column.type)
     values: list[Any] = [None] * block.slots
-    for slot, value in zip(block.live_slots(), python_values(block.columns[by]), strict=True):
-        values[int(slot)] = value if isinstance(value, Hashable) else repr(value)
+    for slot, value in zip(block.live_slots().tolist(), python_values(column), strict=True):
+        values[slot] = value if flat or value is None else hashed_text(value)
     return values
 
 
@@ -269,7 +275,7 @@ def group_order(values: list[Any], seed: int, interleave: int) -> Index:
     """Return an order that sorts groups of equal values by hash. The rows of a group stay together and in order."""
     numbers: dict[Any, int] = {}
     codes = np.fromiter((numbers.setdefault(v, len(numbers)) for v in values), dtype=np.int64, count=len(values))
-    digests = (hashlib.blake2b(repr(value).encode(), digest_size=8).digest() for value in numbers)
+    digests = (hashlib.blake2b(hashed_text(value).encode(), digest_size=8).digest() for value in numbers)
     each = (
         hash_ints(seed, int.from_bytes(digest, "little")) for digest in digests
     )  # so filters commute with a shuffle

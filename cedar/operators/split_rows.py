@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from cedar.core.block import Block, python_values
-from cedar.core.columns import Column, Index
+from cedar.core.columns import Column, Index, integer_type
 from cedar.core.cursor import Hashes, Keys, hash_array, hash_ints, hash_names
 from cedar.core.errors import Skip, invalid_call, require_columns
 from cedar.core.groups import plain
@@ -32,6 +32,7 @@ def value_hashes(column: Column, seed: int) -> Hashes:
         >>> a == b, a == c
         (True, False)
     """
+    column = times_as_integers(column)
     if not isinstance(column, pa.Array):
         return _hash_words(_hash_objects(python_values(column)), seed)
     encoded = column.dictionary_encode() if not pt.is_nested(column.type) else None
@@ -68,12 +69,23 @@ def sort_by_first_bits(hashes: Hashes) -> tuple[Index, Hashes]:
     return order, packed
 
 
+def times_as_integers(column: Column) -> Column:
+    """Show the times and durations of an Arrow column as integers, since Python has no type for all of them."""
+    kind = integer_type(column.type) if isinstance(column, pa.Array) else None
+    return column if kind is None or kind == column.type else column.view(kind)
+
+
+def hashed_text(value: Any) -> str:
+    """Return the string that is hashed for a value; 0.0 and -0.0 are equal."""
+    return repr(value + 0.0 if isinstance(value, float | np.floating) else value)
+
+
 def _hash_words(words: Any, seed: int) -> Hashes:
     return np.asarray(hash_array(hash_ints(seed), words), dtype=np.uint64)
 
 
 def _hash_objects(values: Any) -> Any:
-    strings = (repr(value + 0.0 if isinstance(value, float) else value) for value in values)  # -0.0 hashes like 0.0
+    strings = map(hashed_text, values)
     digests = (int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") for text in strings)
     return np.fromiter(digests, dtype=np.uint64, count=len(values)).view(np.int64)
 

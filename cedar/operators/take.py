@@ -47,6 +47,11 @@ def whole(value: Any, label: str, least: int = 0) -> int:
     return number
 
 
+def whole_seed(value: Any, label: str) -> int:
+    """Return a seed as an int; raise PipelineError if it is not an integer."""
+    return whole(value, f"{label}(seed)", least=-(1 << 63))
+
+
 @dataclass(frozen=True)
 class _UnitCut(StreamOperator):
     """The base class of ``take`` and ``skip``, which split a stream after its first ``n`` units."""

@@ -34,7 +34,7 @@ class OrderMethods:
             seed: combined with the run's seed; every epoch has its own order.
             window: maximum size of a window in rows, or in bytes such as "256MiB". A window is also at most 1/64 of the
                 epoch, unless that is below both 8 MiB and 65,536 rows.
-            by: keep rows with the same value of this column together.
+            by: keep rows with the same value of this column together; Python objects are compared by their repr.
             interleave: with ``by``, the number of groups whose rows are interleaved.
 
         Examples:

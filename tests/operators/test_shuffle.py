@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -12,6 +14,7 @@ import cedar
 from cedar.core.block import Block, concat_blocks
 from cedar.core.groups import GroupColumn, grouped
 from cedar.operators import shuffle
+from tests.operators.toy_times import TIMES
 from tests.toy_stream import block_of
 
 
@@ -68,3 +71,33 @@ def test_batches_do_not_tell_how_a_window_was_joined(size, monkeypatch):
     assert sorted(i for rows in expected for i in rows) == list(range(3000))
     for batch in batches:
         assert batch["ids"].to_list() == [list(range(n % 5)) for n in batch["n"].tolist()]
+
+
+def order(p: cedar.Pipeline, name: str = "n") -> list[int]:
+    with p.loader(plan="off", executor="inline") as loader:
+        return [row[name] for row in loader]
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("values", [[-0.0, 0.0], [True, 1, 1.0], [(0,), (False,)]])
+def test_a_filter_and_a_shuffle_by_equal_values_commute(seed, values):
+    """Equal values may have different hashes only if they are in different groups."""
+    kind = float if values[0] == 0.0 else object
+    rows = [*values, *values, *map(float, range(2, 30))]
+    p = cedar.from_items([{"n": n, "x": n} for n in range(len(rows))]).map(lambda n: rows[n], "x", dtype=kind)
+    shuffled = order(p.shuffle(seed=seed, by="x").filter(lambda n: n > 0, "n"))
+    assert order(p.filter(lambda n: n > 0, "n").shuffle(seed=seed, by="x")) == shuffled
+
+
+@pytest.mark.parametrize("kind", TIMES)
+def test_rows_of_equal_times_stay_together_and_those_of_others_do_not(kind):
+    rows = cedar.from_arrow(pa.table({"t": pa.concat_arrays([TIMES[kind]] * 4), "n": np.arange(16) % 4}))
+    found = order(rows.shuffle(seed=1, by="t").select("n"))
+    assert sorted(n for n, _ in itertools.groupby(found)) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("interleave", ["2", 2.5, 0, True])
+def test_an_interleave_that_is_no_number_of_groups(interleave):
+    with pytest.raises(cedar.PipelineError, match=r"shuffle\(interleave\) is") as caught:
+        cedar.from_items([{"x": 1}]).shuffle(by="x", interleave=interleave)
+    assert caught.value.site.file == __file__
