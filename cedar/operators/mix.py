@@ -15,7 +15,7 @@ import numpy.typing as npt
 from cedar.core.block import Block
 from cedar.core.columns import Index
 from cedar.core.cursor import Hashes, hash_array
-from cedar.core.errors import PipelineError, ResumeError, invalid_call
+from cedar.core.errors import PipelineError, ResumeError, Site, invalid_call, raised
 from cedar.core.stream import (
     PENDING,
     At,
@@ -34,7 +34,7 @@ from cedar.core.stream import (
 from cedar.operators.base import Effects, RowUse, Schema, StreamContext, StreamOperator
 from cedar.operators.buffers import Buffer
 from cedar.operators.concat import joined_samples, merged_schema, row_preparer, same_units
-from cedar.operators.take import clip_unit
+from cedar.operators.take import clip_unit, whole_seed
 
 Stop: TypeAlias = Literal["first", "all"]
 Weight: TypeAlias = "float | Callable[[int], float]"  # a schedule returns the weight at a step of the loader
@@ -59,8 +59,8 @@ class Mix(StreamOperator):
         names: the names of the inputs.
 
     Raises:
-        PipelineError: the weights are not one number above zero per input; the inputs' columns differ; or some inputs
-            deliver batches and others rows.
+        PipelineError: the weights are not one number above zero per input; the seed is not an integer; the inputs'
+            columns differ; or some inputs deliver batches and others rows.
 
     Examples:
         >>> from cedar.operators.mix import Mix
@@ -78,6 +78,7 @@ class Mix(StreamOperator):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "weights", _weights(self.weights))
+        object.__setattr__(self, "seed", whole_seed(self.seed, "mix"))
         if self.stop not in ("first", "all"):
             raise invalid_call(
                 f"mix(stop={self.stop!r}) is not known",
@@ -186,6 +187,7 @@ class Draw:
     key: int
     weights: tuple[Weight, ...]
     step: Callable[[int], int] = lambda position: position  # maps a position to the loader's step
+    site: Site | None = None
     sums: dict[Any, list[tuple[list[int], list[float]]]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -231,12 +233,16 @@ class Draw:
 
     def _weights_at(self, position: int, gone: Sequence[bool]) -> list[float]:
         """Return the weights at a position, with zero for exhausted inputs."""
-        step = self.step(position)
-        weights = [float(weight(step)) if callable(weight) else weight for weight in self.weights]
+        step, fix = self.step(position), "a schedule must return a number, zero or above"
+        weights: list[float] = []
+        for number, weight in enumerate(self.weights):
+            try:
+                weights.append(float(weight(step)) if callable(weight) else weight)
+            except raised() as error:
+                what = f"mix: the schedule of input {number} failed at step {step}: {type(error).__name__}: {error}"
+                raise PipelineError(what, site=self.site, fix=fix) from error
         if not all(0 <= weight < math.inf for weight in weights):
-            raise PipelineError(
-                f"the weights of mix are {weights} at step {step}", fix="a schedule must return zero or above"
-            )
+            raise PipelineError(f"the weights of mix are {weights} at step {step}", site=self.site, fix=fix)
         left = [0.0 if over else weight for weight, over in zip(weights, gone, strict=True)]
         return left if any(left) else [0.0 if over else 1.0 for over in gone]
 
@@ -364,7 +370,7 @@ class MixStream(Stream):
         key, weights = context.hash_seed(operator.seed), context.weights or operator.weights
         drawn = context.drawn or [(0, weights)]
         # (first position, draw)
-        self.draws = [(int(first), Draw(key, tuple(each), context.step)) for first, each, *_ in drawn]
+        self.draws = [(int(first), Draw(key, tuple(each), context.step, context.site)) for first, each, *_ in drawn]
         self.draw = self.draws[-1][1]
         self._origin = next(iter(drawn[0][2:]), None)  # positions in the inputs; None for an exhausted input
         self._schedule: Schedule | None = None

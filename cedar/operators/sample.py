@@ -40,7 +40,7 @@ from cedar.core.stream import (
 )
 from cedar.operators.base import Effects, Mixing, Ordering, Resizable, RowUse, Schema, StreamContext, StreamOperator
 from cedar.operators.buffers import OrderedTasks, chunked, keep_columns, task_per_piece
-from cedar.operators.take import whole
+from cedar.operators.take import whole, whole_seed
 from cedar.operators.weights import live_weights, require_weights, weight_columns
 from cedar.store.entry import Entry
 from cedar.store.keep import load, save, user_place
@@ -68,8 +68,9 @@ class Sample(StreamOperator, Resizable):
         replace: whether a row may be drawn more than once.
 
     Raises:
-        PipelineError: ``n`` or ``fraction`` is invalid, or weights are not row-wise or use a selector. While running,
-            the input is endless or empty, all weights are zero or their sum is infinite, or there are too few rows.
+        PipelineError: ``n``, ``fraction`` or ``seed`` is invalid, or weights are not row-wise or use a selector. While
+            running, the input is endless or empty, all weights are zero or their sum is infinite, or there are too few
+            rows.
         RowError: while running, a weight is null, NaN, infinite or negative.
 
     Examples:
@@ -90,12 +91,16 @@ class Sample(StreamOperator, Resizable):
     def __post_init__(self) -> None:
         if self.n is not None:
             object.__setattr__(self, "n", whole(self.n, "sample(n)"))
-        most = math.inf if self.replace else 1
-        if self.fraction is not None and (self.n is not None or not 0 <= self.fraction <= most):
+        object.__setattr__(self, "seed", whole_seed(self.seed, "sample"))
+        most, fraction = math.inf if self.replace else 1, self.fraction
+        number = isinstance(fraction, int | float | np.integer | np.floating) and not isinstance(fraction, bool)
+        if fraction is not None and not (number and self.n is None and 0 <= fraction <= most and fraction < math.inf):
             raise invalid_call(
                 f"sample(n={self.n!r}, fraction={self.fraction!r}, replace={self.replace})",
                 fix="give n or fraction, a share of the rows from 0 to 1; above 1 only with replace=True",
             )
+        if fraction is not None:
+            object.__setattr__(self, "fraction", float(fraction))
         if self.weights is not None and not isinstance(self.weights, str) and not hasattr(self.weights, "meta"):
             raise invalid_call(
                 f"sample(weights={self.weights!r})",

@@ -10,7 +10,7 @@ from cedar.core.errors import Site, invalid_call
 from cedar.core.packages import extension, has_extension
 from cedar.engine.delivery.loader import Loader
 from cedar.engine.delivery.options import Observer, Options
-from cedar.operators.take import whole
+from cedar.operators.take import whole, whole_seed
 from cedar.pipeline.planning import PlanOptions, choose_plan, initial_plan
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class LookMethods:
             [-1, 1, 'dropped by filter(<lambda>)']
         """
         rows, epoch = whole(rows, "inspect(rows)", least=1), whole(epoch, "inspect(epoch)")
-        seed = whole(seed, "inspect(seed)", least=-(1 << 63))
+        seed = whole_seed(seed, "inspect")
         node = cast("Pipeline", self).node
         return extension("watch.inspect").inspect(node, rows, seed, epoch)  # type: ignore[no-any-return]
 

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast, get_args
 
 import pyarrow as pa
 
+from cedar.core.boundary import as_columns, to_frame
 from cedar.core.errors import Skip, check_names, invalid_call, names_of
 from cedar.core.packages import library
 from cedar.operators.base import RowOperator
 from cedar.operators.split_rows import Census, Moved, SplitPart, SplitRule, hash_bounds
 from cedar.operators.surveys import Survey
+from cedar.operators.take import whole_seed
 from cedar.pipeline.surveying import (
     in_order,
     require_rows,
@@ -73,7 +75,7 @@ class TableMethods:
         bounds, pipeline = hash_bounds(parts), self._pipeline
         check_names("split(by)", *([] if by is None else [by]))
         require_rows(pipeline, "split")
-        rule = SplitRule(bounds, by, seed)
+        rule = SplitRule(bounds, by, whole_seed(seed, "split"))
 
         def moved(on_error: Skip | None) -> Moved:
             census = Census(rule, len(parts))
@@ -251,6 +253,7 @@ class TableMethods:
         """
         from cedar.pipeline.joining import WEIGHT, class_weights
 
+        seed = whole_seed(seed, "balance_classes")
         weighed = self._pipeline.apply(class_weights(self._pipeline, column))
         return weighed.sample(WEIGHT, seed=seed).drop(WEIGHT)
 
@@ -299,16 +302,15 @@ class TableMethods:
         """Return all rows of an epoch as a polars DataFrame in memory.
 
         Raises:
-            PipelineError: columns of Python objects, or a pipeline that never ends.
+            PipelineError: columns of Python objects or of types that polars lacks, or a pipeline that never ends.
 
         Examples:
             >>> import cedar
             >>> cedar.from_items([{"x": 1}, {"x": 2}]).to_polars()["x"].sum()
             3
         """
-        import polars as pl
-
-        return cast("pl.DataFrame", pl.from_arrow(self._pipeline.to_arrow()))
+        table = self._pipeline.to_arrow()
+        return to_frame(as_columns(dict(zip(table.column_names, table.columns, strict=True))))
 
     def to_pandas(self) -> pd.DataFrame:
         """Return all rows of an epoch as a pandas DataFrame in memory.

@@ -187,3 +187,18 @@ def test_the_state_of_a_thousand_sources_is_small_and_tells_which_changed():
     assert next(iter(again))["x"].tolist() == next(batches)["x"].tolist()
     with pytest.raises(cedar.ResumeError, match="one of the sources 937 to 999 changed"):
         mixed(2).loader(executor="inline").load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "says"),
+    [
+        (lambda step: None, "input 1 failed at step 0: TypeError"),
+        (lambda step: 1 // step, "input 1 failed at step 0: ZeroDivisionError"),
+        (lambda step: -1, r"weights of mix are \[1.0, -1.0\] at step 0"),
+    ],
+)
+def test_a_schedule_that_gives_no_weight_is_named(schedule, says):
+    rows = cedar.from_items([{"x": 1}])
+    with pytest.raises(PipelineError, match=says) as caught:
+        list(cedar.mix([(rows, 1), (rows, schedule)]))
+    assert caught.value.site.file == __file__

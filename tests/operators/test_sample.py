@@ -174,6 +174,10 @@ def test_counts_schema_and_arguments():
         Sample([1, 2])
     with pytest.raises(PipelineError, match="integer"):
         Sample(n=-1)
+    for fraction in ("0.1", True, math.nan, math.inf, -0.5):
+        with pytest.raises(PipelineError, match="a share of the rows"):
+            Sample(fraction=fraction)
+    assert Sample(fraction=np.float32(0.5)).fraction == 0.5
 
 
 def test_nothing_from_nothing():

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -171,3 +172,22 @@ def test_rows_that_are_all_skipped_are_not_repeated_for_ever():
     p = cedar.from_items([{"x": i} for i in range(100)]).map(fails, "x", dtype="int64", on_error=skip)
     with pytest.raises(cedar.CedarError, match="would continue forever"):
         next(iter(p.repeat().batch(4).loader(executor="inline")))
+
+
+SEEDED = {
+    "shuffle": lambda p, seed: p.shuffle(seed=seed),
+    "sample": lambda p, seed: p.sample(n=9, seed=seed),
+    "balance_classes": lambda p, seed: p.balance_classes("x", seed=seed),
+    "split": lambda p, seed: p.split({"a": 0.5, "b": 0.5}, seed=seed)["a"],
+    "mix": lambda p, seed: cedar.mix([(p, 1), (p, 1)], seed=seed),
+}
+
+
+@pytest.mark.parametrize("name", SEEDED)
+def test_seeds_are_integers_of_python_or_numpy(name):
+    rows = cedar.from_items([{"x": i} for i in range(20)])
+    assert list(SEEDED[name](rows, np.int64(-7))) == list(SEEDED[name](rows, -7))
+    for seed in (1.5, "7", True, None):
+        with pytest.raises(PipelineError, match=rf"{name}\(seed\) is {seed!r}") as caught:
+            SEEDED[name](rows, seed)
+        assert caught.value.site.file == __file__
