@@ -6,7 +6,7 @@ a dead slot. Batches can therefore be cut by row number before rows are skipped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cedar.core import columns as _columns
+from cedar.core.boundary import to_frame
 from cedar.core.columns import UNKNOWN, Column, ColumnType, Index
 from cedar.core.cursor import Keys, concat_keys
 from cedar.core.errors import PipelineError
@@ -184,19 +185,24 @@ class Block:
         if not names:
             yield from ({} for _ in range(len(self)))
             return
-        for values in zip(*(_values_for_python(name, c) for name, c in self.columns.items()), strict=True):
+        for values in zip(*(named_values(name, c) for name, c in self.columns.items()), strict=True):
             yield dict(zip(names, values, strict=True))
 
 
-def _values_for_python(name: str, column: Column) -> Sequence[Any]:
+def named_values(name: str, column: Column, error: Callable[..., PipelineError] = PipelineError) -> Sequence[Any]:
+    """Return a column as Python values, as ``python_values`` does.
+
+    Raises:
+        PipelineError: an ``error`` if a value has no Python type, such as a time in nanoseconds or after the year 9999.
+    """
     try:
         return python_values(column)
-    except (pa.ArrowException, ValueError, OverflowError) as error:
+    except (pa.ArrowException, ValueError, OverflowError) as reason:
         kind = _columns.type_of(column)
-        raise PipelineError(
-            f"column {name!r} of {kind} holds values without a Python type: {error}",
-            fix=f"take batches, or cast it: with_columns(**{{{name!r}: col({name!r}).cast(polars.Int64)}})",
-        ) from error
+        raise error(
+            f"column {name!r} of {kind} holds values without a Python type: {reason}",
+            fix=f"cast it first: with_columns(**{{{name!r}: col({name!r}).cast(polars.Int64)}})",
+        ) from reason
 
 
 def python_values(column: Column) -> Sequence[Any]:
@@ -242,16 +248,22 @@ def first_rows(blocks: Iterable[Block], n: int) -> pl.DataFrame:
 
 
 def frame_of(block: Block) -> pl.DataFrame:
-    """Convert the rows of a block, including tensors and objects, to a polars frame."""
+    """Convert the rows of a block, including tensors and objects, to a polars frame.
+
+    Raises:
+        PipelineError: polars does not have the type of a column.
+    """
     import polars as pl
 
+    columns = {name: plain(column) for name, column in block.columns.items()}
+    arrays = to_frame({name: column for name, column in columns.items() if not isinstance(column, np.ndarray)})
+
     def series(name: str, column: Any) -> pl.Series:
-        column = plain(column)
         if not isinstance(column, np.ndarray):
-            return pl.Series(name, pl.from_arrow(column))
+            return arrays[name]
         return pl.Series(name, column.tolist(), dtype=pl.Object) if column.dtype == object else pl.Series(name, column)
 
-    return pl.DataFrame([series(name, column) for name, column in block.columns.items()])
+    return pl.DataFrame([series(name, column) for name, column in columns.items()])
 
 
 def equal_frames(frames: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:

@@ -273,13 +273,14 @@ def to_frame(columns: Mapping[str, pa.Array]) -> pl.DataFrame:
     """Convert Arrow columns of equal length to a polars frame, which shares memory if polars supports the layout.
 
     Raises:
-        NoColumn: polars does not have the type of a column.
+        PipelineError: polars does not have the type of a column.
     """
     import polars as pl
 
-    for column in columns.values():
+    for name, column in columns.items():
         if polars_type(column.type) is None:
-            raise NoColumn(f"polars has no type for {column.type}", "cast it first, or map a function over it")
+            fix = f"convert it first, such as map(str, {name!r}), or drop({name!r})"
+            raise PipelineError(f"column {name!r} of {column.type}: polars has no such type", fix=fix)
     arrays = [  # a copy of a slice holds only its own values
         pa.concat_arrays([column[:0], column]) if _has_fixed_lists(column.type) and _is_sliced(column) else column
         for column in columns.values()

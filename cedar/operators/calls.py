@@ -16,7 +16,7 @@ from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
-from cedar.core.block import Block, python_values
+from cedar.core.block import Block, named_values
 from cedar.core.columns import UNKNOWN, Column, blank, read_only
 from cedar.core.cursor import Hashes
 from cedar.core.errors import VALUE, PipelineError, RowError, missing_column, raised, warn_user
@@ -275,7 +275,9 @@ class Callee:
 
 def row_arguments(block: Block, columns: tuple[str, ...], blame: ErrorContext) -> list[Iterable[Any]]:
     """Return one iterable of values per column, for calls per row; without column names, one iterable of row dicts."""
-    values = [_values(pick(block, name, blame), name, blame) for name in columns or block.columns]
+    values = [
+        read_only(named_values(name, pick(block, name, blame), blame.refusal)) for name in columns or block.columns
+    ]
     if columns:
         return list(values)
     names = list(block.columns)
@@ -315,14 +317,3 @@ def pick(block: Block, name: str, blame: ErrorContext) -> Column:
 def key_hashes(block: Block, env: Env, draw: int) -> Hashes:
     """Return the hash of each live row's key, which seeds that row's random draws."""
     return block.live_keys().hash(env.draw_seed(draw))
-
-
-def _values(column: Column, name: str, blame: ErrorContext) -> Sequence[Any]:
-    try:
-        values = python_values(column)
-    except (ValueError, OverflowError) as error:  # nanoseconds or years beyond 9999 do not fit Python's datetime
-        raise blame.refusal(
-            f"column {name!r} of {column.type} holds values without a Python type: {error}",
-            fix='cast the column first, e.g. .dt.cast_time_unit("us")',
-        ) from error
-    return read_only(values)  # type: ignore[no-any-return]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -109,6 +111,20 @@ def test_every_kind_of_column_becomes_one_of_a_frame():
     assert frame["t"].to_list() == [[0.0] * 3] * 2
     assert frame["o"].to_list() == [{1}, {2}]
     assert frame["s"].to_list() == ["a", None]
+
+
+def test_a_frame_of_sliced_lists_of_a_fixed_size_has_their_nulls() -> None:
+    lists = pa.array([[1, 2], None, [3, 4], [5, 6]], pa.list_(pa.int64(), 2))
+    frame = frame_of(block(x=lists, n=[0, 1, 2, 3]).slice(1, 4))
+    assert frame["x"].to_list() == [None, [3, 4], [5, 6]]
+    assert frame["n"].to_list() == [1, 2, 3]
+    assert frame_of(Block({}, Keys(np.arange(2)))).is_empty()
+
+
+@pytest.mark.parametrize("kind", [pa.decimal256(50, 2), pa.month_day_nano_interval(), pa.timestamp("us", "+05:30")])
+def test_a_frame_cannot_have_types_that_polars_lacks(kind: pa.DataType) -> None:
+    with pytest.raises(PipelineError, match=f"column 'x' of {re.escape(str(kind))}: polars has no such type"):
+        frame_of(block(n=[1], x=pa.nulls(1, kind)))
 
 
 @pytest.mark.parametrize("size", [1, 3, 10])

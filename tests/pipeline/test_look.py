@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import polars as pl
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -45,3 +48,14 @@ def test_without_the_extension_a_line_of_progress_shows_nothing(monkeypatch):
     monkeypatch.setattr("cedar.core.packages._extensions", {"watch": "no_such_module"})
     with progress_line("unique") as line:
         assert type(line) is Observer
+
+
+def test_head_and_to_polars_show_what_rows_hold_or_name_the_column():
+    lists = pa.array([[1, 2], None, [3, 4], [5, 6], None], pa.list_(pa.int64(), 2))
+    p = cedar.from_arrow(pa.table({"x": lists})).skip(1)
+    assert p.head(3)["x"].to_list() == [None, [3, 4], [5, 6]]
+    assert p.to_polars()["x"].to_list() == [None, [3, 4], [5, 6], None]
+    wide = cedar.from_arrow(pa.table({"d": pa.array([Decimal(1)], pa.decimal256(50, 2))}))
+    for look in (wide.head, wide.to_polars, wide.describe):
+        with pytest.raises(cedar.PipelineError, match=r"column 'd' of decimal256\(50, 2\): polars has no such type"):
+            look()
