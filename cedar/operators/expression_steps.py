@@ -23,7 +23,7 @@ from cedar.core.boundary import (
     polars_type,
     type_of_series,
 )
-from cedar.core.columns import OBJECT, UNKNOWN, ColumnType
+from cedar.core.columns import OBJECT, UNKNOWN, ColumnType, unused_name
 from cedar.core.errors import PipelineError, missing_column, require_columns
 from cedar.core.process import in_fresh_process_after_fork
 from cedar.operators.elementwise import judge, lists_without_nulls
@@ -90,10 +90,7 @@ class StepWalk:
 
     def hidden(self, purpose: str) -> str:
         """Return a name that no column has, for a hidden column."""
-        name = f"__cedar_{purpose}"
-        while name in self.names:
-            name += "_"
-        return name
+        return unused_name(f"__cedar_{purpose}", self.names)
 
     def resolve(
         self, name: str | None, expr: pl.Expr, blame: ErrorContext, columns: Columns

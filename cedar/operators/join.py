@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from cedar.core.block import Block
-from cedar.core.boundary import NoColumn, as_columns, first_line, polars_errors, to_frame
-from cedar.core.columns import UNKNOWN, ColumnType, Index
+from cedar.core.boundary import as_columns, first_line, polars_errors, to_frame
+from cedar.core.columns import UNKNOWN, ColumnType, Index, unused_name
 from cedar.core.errors import PipelineError, require_columns
 from cedar.core.groups import plain, take_each
 from cedar.core.process import in_fresh_process_after_fork
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 
 How: TypeAlias = Literal["left", "inner", "semi", "anti"]
-_LEFT, _RIGHT = "__left", "__right"  # names of columns of row indices
 
 
 @dataclass(frozen=True)
@@ -46,6 +45,12 @@ class JoinKeys:
     def reads(self) -> tuple[str, ...]:
         """The columns of the pipeline that the join reads."""
         return self.left if self.time is None else (*self.left, self.time)
+
+    @property
+    def row_indices(self) -> tuple[str, str]:
+        """The names of two columns of row indices, of the pipeline and of the other table, which no key has."""
+        names = {*self.left, *self.right, self.time or ""}
+        return unused_name("__left", names), unused_name("__right", names)
 
 
 @dataclass(frozen=True)
@@ -132,7 +137,7 @@ class Join(RowOperator, Surveyed):
             return  # some types are unknown before a run
         try:
             matched(self.keys, to_frame({n: own[n] for n in left}), to_frame({n: others[n] for n in right}))
-        except polars_errors() + (NoColumn, KeyError) as error:  # noqa: RUF005 - mypy does not see through a star
+        except polars_errors() + (PipelineError, KeyError) as error:  # noqa: RUF005 - mypy does not see through a star
             shown = ", ".join(f"{a!r} of {known[a]} and {b!r} of {types[b]}" for a, b in zip(left, right, strict=True))
             raise PipelineError(
                 f"{self.label()}: key types cannot be compared: {shown}: {first_line(error)}",
@@ -163,12 +168,13 @@ class JoinRows(BlockKernel):
             blank = {name: pa.nulls(len(block), types[own]) for own, name in operator.given}
             return block.with_columns(blank)
         pairs = self._pairs(block)
+        left_index, right_index = operator.keys.row_indices
         if operator.how in ("semi", "anti"):
             matches = np.zeros(len(block), dtype=bool)
-            matches[pairs[_LEFT].to_numpy()] = True
+            matches[pairs[left_index].to_numpy()] = True
             keep = matches if operator.how == "semi" else ~matches
             return block if keep.all() else block.filter(keep)
-        left, right = pairs[_LEFT].to_numpy().astype(np.int64), pairs[_RIGHT]
+        left, right = pairs[left_index].to_numpy().astype(np.int64), pairs[right_index]
         if operator.how == "left":
             left, right = _add_unmatched(left, right, len(block))
         rows = right if isinstance(right, pa.Array) else pa.array(right.to_numpy().astype(np.int64))
@@ -186,6 +192,7 @@ class JoinRows(BlockKernel):
         import polars as pl
 
         keys, stored = self.operator.keys, self.operator.survey.value
+        left_index, right_index = keys.row_indices
         left = to_frame({name: plain(block.columns[name]) for name in keys.reads})
         if keys.left:
             rows = candidates(stored, key_hashes(left.select(keys.left)))
@@ -193,8 +200,8 @@ class JoinRows(BlockKernel):
             rows = _rows_in_time_range(stored, left[keys.time or ""])
         names = keys.right if keys.time is None else (*keys.right, keys.time)
         taken = to_frame({name: stored.column(name).take(pa.array(rows)) for name in names})
-        right = taken.with_columns(pl.Series(_RIGHT, rows, dtype=pl.Int64))
-        return matched(keys, left.with_row_index(_LEFT), right)
+        right = taken.with_columns(pl.Series(right_index, rows, dtype=pl.Int64))
+        return matched(keys, left.with_row_index(left_index), right)
 
 
 def matched(keys: JoinKeys, left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame:
@@ -217,9 +224,10 @@ def matched(keys: JoinKeys, left: pl.DataFrame, right: pl.DataFrame) -> pl.DataF
     sides = [side.with_columns(pl.col(time).cast(kind)).sort(time, maintain_order=True) for side in (left, right)]
     by: dict[str, Any] = {"by_left": list(keys.left), "by_right": list(keys.right)} if keys.left else {}
     made = sides[0].join_asof(sides[1], on=time, tolerance=keys.tolerance, check_sortedness=False, **by)
-    if _RIGHT not in made.columns:
+    left_index, right_index = keys.row_indices
+    if right_index not in made.columns:
         return made
-    return made.filter(pl.col(_RIGHT).is_not_null()).sort(_LEFT)
+    return made.filter(pl.col(right_index).is_not_null()).sort(left_index)
 
 
 def _common(left: Any, right: Any) -> Any:
@@ -263,7 +271,6 @@ def _add_unmatched(left: Index, right: pl.Series, rows: int) -> tuple[Index, pa.
     return every[order].astype(np.int64), pa.array(there[order], mask=missing[order])
 
 
-HASH_COLUMN = "__hash"  # the column of hashes of each row's keys
 _SHOWN = 3
 
 
@@ -280,7 +287,9 @@ def key_hashes(frame: pl.DataFrame) -> Any:
 
 
 def arranged(columns: Mapping[str, Any], keys: Sequence[str], unique: bool, time: str | None = None) -> pa.Table:
-    """Return the rows with non-null keys, ordered by hashes of ``keys``, then by ``time`` if given.
+    """Return the rows with non-null keys, ordered by the hashes of ``keys``, which are the last column of the result.
+
+    Rows with equal hashes are ordered by ``time`` if given.
 
     Args:
         columns: the table's Arrow columns.
@@ -298,17 +307,17 @@ def arranged(columns: Mapping[str, Any], keys: Sequence[str], unique: bool, time
     valid = ~pl.any_horizontal(pl.col(name).is_null() for name in frame.columns)
     if time is not None and frame.schema[time].is_float():
         valid &= ~pl.col(time).is_nan()
-    rows = frame.with_row_index(HASH_COLUMN + "row").filter(valid)
-    hashes = pl.Series(HASH_COLUMN, key_hashes(rows.select(keys)) if keys else np.zeros(len(rows), dtype=np.uint64))
-    by = [HASH_COLUMN] if time is None else [HASH_COLUMN, time]
-    rows = rows.with_columns(hashes).sort(by, maintain_order=True)
+    row, hashed = unused_name("__row", arrays), unused_name("__hash", arrays)
+    rows = frame.with_row_index(row).filter(valid)
+    hashes = pl.Series(hashed, key_hashes(rows.select(keys)) if keys else np.zeros(len(rows), dtype=np.uint64))
+    rows = rows.with_columns(hashes).sort([hashed] if time is None else [hashed, time], maintain_order=True)
     if unique:
-        found = rows[HASH_COLUMN].to_numpy()
+        found = rows[hashed].to_numpy()
         same = np.concatenate([[False], found[1:] == found[:-1]])
         _refuse_duplicates(rows.filter(pl.Series(same | np.append(same[1:], False))).select(keys))
-    order = pa.array(rows[HASH_COLUMN + "row"].to_numpy().astype(np.int64))
+    order = pa.array(rows[row].to_numpy().astype(np.int64))
     made = {name: array.take(order) for name, array in arrays.items()}
-    return pa.table(made | {HASH_COLUMN: pa.array(rows[HASH_COLUMN].to_numpy())})
+    return pa.table(made | {hashed: pa.array(rows[hashed].to_numpy())})
 
 
 def _refuse_duplicates(keys: pl.DataFrame) -> None:
@@ -323,7 +332,7 @@ def _refuse_duplicates(keys: pl.DataFrame) -> None:
 
 def candidates(stored: StoredTable, hashes: Any) -> Index:
     """Return the indices of the table's rows that have one of these hashes, int64, ascending."""
-    known = stored.numbers(HASH_COLUMN)
+    known = stored.numbers(stored.table.column_names[-1])
     asked = np.sort(hashes)  # np.unique takes ten times as long if most values differ
     asked = asked[np.append(True, asked[1:] != asked[:-1])] if len(asked) else asked
     first = np.searchsorted(known, asked)

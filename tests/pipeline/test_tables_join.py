@@ -314,3 +314,14 @@ def test_the_error_of_a_sample_row_names_its_file(tmp_path: Path) -> None:
     for look in (lambda: failing.columns, lambda: cedar.from_items([{"k": 1}]).join(failing, on="k")):
         with pytest.raises(cedar.RowError, match="zero.parquet, row 0"):
             look()
+
+
+@pytest.mark.parametrize("name", ["__left", "__right", "__hash", "__row"])
+def test_columns_with_the_names_of_hidden_ones_are_joined(name: str) -> None:
+    rows, other = pl.DataFrame({name: [1, 2, 3]}), pl.DataFrame({name: [3, 1], "v": ["c", "a"]})
+    p = cedar.from_polars(rows)
+    assert [row["v"] for row in p.join(other, on=name)] == ["a", None, "c"]
+    assert [row["v"] for row in p.join_asof(other, on=name)] == ["a", "a", "c"]
+    assert [row[name] for row in p.join(other, on=name, how="semi")] == [1, 3]
+    added = cedar.from_items([{"k": 1}, {"k": 3}]).join(other.rename({name: "k", "v": name}), on="k")
+    assert [row[name] for row in added] == ["a", "c"]
