@@ -161,7 +161,9 @@ class RowMethods:
             >>> list(cedar.from_items([{"x": 1}]).rename({"x": "y"}))
             [{'y': 1}]
         """
-        return self.apply(rename({**names, **named} if isinstance(names, Mapping) else named or names))
+        if isinstance(names, Mapping):
+            names = {**names, **named}
+        return self.apply(rename(named or None if names is None else names))
 
     def pad(self, *columns: str, to: int | None = None, value: Any = 0) -> Pipeline:
         """Pad list columns to arrays of fixed length: ``to``, or, after ``batch``, the longest list in the batch.

@@ -17,6 +17,7 @@ from cedar.operators.base import Operator
 from cedar.operators.expressions import WithColumns
 from cedar.operators.map import Map
 from cedar.operators.recsys.dense import Bucketize
+from cedar.operators.take import whole
 from cedar.preprocessing.vocabulary import Counter, Null
 from cedar.preprocessing.vocabulary import Vocabulary as FittedVocabulary
 
@@ -223,8 +224,7 @@ class Quantiles(_ColumnStep):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.bins, bool) or not isinstance(self.bins, int) or self.bins < 2:
-            raise invalid_call(f"Quantiles(bins={self.bins!r}): give an integer of at least 2")
+        object.__setattr__(self, "bins", whole(self.bins, "Quantiles(bins)", least=2))
 
     def learner(self, column: str) -> Learner:
         return _QuantileLearner(self.bins)
@@ -282,8 +282,10 @@ class Vocabulary(_ColumnStep):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.min_count < 1 or self.oov < 0 or (self.max_size is not None and self.max_size < 1):
-            raise invalid_call("Vocabulary: min_count and max_size must be at least 1, and oov at least 0")
+        for name, least in {"min_count": 1, "max_size": 1, "oov": 0, "memory": 1}.items():
+            value = getattr(self, name)
+            if name != "max_size" or value is not None:
+                object.__setattr__(self, name, whole(value, f"Vocabulary({name})", least))
         if self.null not in get_args(Null):
             raise invalid_call(f"Vocabulary(null={self.null!r})", fix='give "oov", "own" or "keep"')
 

@@ -55,3 +55,11 @@ def test_an_expression_names_its_columns_itself() -> None:
         cedar.from_items(ROWS).filter(col("x") > 1, "x", "y")
     assert caught.value.site is not None
     assert caught.value.site.file == __file__
+
+
+def test_new_names_are_given_by_a_dict_or_by_keywords() -> None:
+    rows = cedar.from_items([{"a": 1, "b": 2}])
+    assert list(rows.rename({"a": "x"}, b="y")) == [{"x": 1, "y": 2}]
+    for wrong in (lambda: rows.rename("a", new="b"), lambda: rows.rename("a"), lambda: rows.rename()):
+        with pytest.raises(cedar.PipelineError, match="is not a dict of old to new names"):
+            wrong()

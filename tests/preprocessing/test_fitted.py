@@ -137,8 +137,10 @@ def test_applied_to_other_rows_and_in_batches() -> None:
         (lambda p: cedar.fit(p.batch(2), StandardScaler("x")), "gives batches"),
         (lambda p: cedar.fit(p.sample(n=2), StandardScaler("x")), "fit after sample"),
         (lambda _: StandardScaler([]), "at least one column"),
-        (lambda _: Quantiles("x", 1), "bins=1"),
+        (lambda _: Quantiles("x", 1), r"Quantiles\(bins\) is 1"),
         (lambda _: Vocabulary("x", null="zero"), "null='zero'"),  # type: ignore[arg-type]
+        (lambda _: Vocabulary("x", min_count="2"), r"Vocabulary\(min_count\) is .2."),  # type: ignore[arg-type]
+        (lambda _: Vocabulary("x", max_size=0), r"Vocabulary\(max_size\) is 0"),
     ],
 )
 def test_errors(make: Any, message: str) -> None:
