@@ -65,7 +65,7 @@ def check_policy(label: str, on_error: Any, timeout: Any = None) -> None:
         raise invalid_call(f"{label}: timeout={timeout!r} is not a time limit", fix="give seconds per row, above 0")
 
 
-def check_fn(label: str, fn: Any, arguments: int | None, *, random: bool = False) -> None:
+def check_fn(label: str, fn: Any, arguments: int, *, random: bool = False) -> None:
     """Check, as far as the signature shows, that ``fn`` can be called with ``arguments`` values (and ``rng=``).
 
     Raises:
@@ -82,8 +82,6 @@ def check_fn(label: str, fn: Any, arguments: int | None, *, random: bool = False
             fix="give its __init__ defaults, or functools.partial on a function",
         )
     target, own = (fn.__call__, (None,)) if instances else (fn, ())
-    if arguments is None:
-        return
     values = (*own, *(None,) * arguments)
     if random and not _binds(target, values, {"rng": None}) and _binds(target, values, {}):
         raise invalid_call(

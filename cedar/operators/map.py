@@ -235,8 +235,6 @@ class FilterFunction(FunctionOperator):
     columns: tuple[str, ...] = ()
     on_error: Skip | None = None
     random: bool = False
-    named: str | None = None
-    timeout: float | None = None
     name = "filter"
 
     def __post_init__(self) -> None:

@@ -33,7 +33,6 @@ from cedar.profile.figures import WIDTH
 from cedar.store.cache import Store
 
 _MAX_RULES = 6  # maximum lines for decisions
-_MAX_CACHES = 2
 _MAX_COSTLY = 4  # maximum number of expensive operators to name
 _COUNTABLE = "row counts are unknown; known with {}"
 _UNMEASURED = 'not measured yet: p.profile() measures, or a run under plan="auto" (then loader.explain())'
@@ -44,7 +43,6 @@ def explain(
     plan: Plan | None = None,
     *,
     profile: Profile | None = None,
-    cache: Sequence[str] = (),
     measured: float | None = None,
     run: str = "",
     achieved: Mapping[tuple[str, ...], float] | None = None,
@@ -58,7 +56,6 @@ def explain(
         root: the pipeline as written.
         plan: the plan that runs; None means as written.
         profile: measured costs; by default the profile from which the plan was chosen.
-        cache: one line per ``cache()``: whether it is a hit or a miss, and why.
         measured: rows read per second under the plan while it runs.
         run: one line about the run's progress.
         achieved: for each group of deduplicated columns, the number of rows delivered per row stored.
@@ -89,7 +86,6 @@ def explain(
         lines += with_heading("PREDICTION", [_format_prediction(shown.prediction, measured)])
     lines += with_heading("RUN", [run] if run else [])
     lines += with_heading("DEDUP", _dedup_lines(binding, achieved or {}))
-    lines += with_heading("CACHE", cache, _MAX_CACHES)
     lines += with_heading("UNITS", [f"{_format_count(assigned.count)} {unit} in an epoch"])
     lines += with_heading("RANKS", [_describe_ranks(compiler)])
     return printable("\n".join(lines))

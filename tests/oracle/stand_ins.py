@@ -139,7 +139,7 @@ class TwinGraphs:
         if isinstance(operator, Map):
             return self._map(node, operator, salt, fails)
         if isinstance(operator, FilterFunction):
-            return dataclasses.replace(operator, fn=_KeepStandIn(salt, fails), timeout=None)
+            return dataclasses.replace(operator, fn=_KeepStandIn(salt, fails))
         if isinstance(operator, FlatMap):
             return _flat_map(operator, salt, fails)
         if isinstance(operator, MapBatches):

@@ -107,7 +107,6 @@ def test_the_common_pipeline_planned_and_measured(log):
     text = explain(
         pipeline.node,
         chosen,
-        cache=["cache('auto'): miss, the first run"],
         measured=11000.0,
         run="9,000 rows/s; bottleneck: the trainer",
     )
@@ -134,7 +133,6 @@ def test_the_common_pipeline_planned_and_measured(log):
         "       refused  scan_columns: read_parquet(log)  (all columns are delivered)",
         "PREDICTION  12,300 rows/s; bottleneck: cores; measured: -11%; one more core: +38%",
         "RUN    9,000 rows/s; bottleneck: the trainer",
-        "CACHE  cache('auto'): miss, the first run",
         "UNITS  an unknown number of batches in an epoch",
         "RANKS  row counts are unknown before a run: each rank reads splits of its own; all read",
         "       read_parquet(log) whole, a single split, and share its rows by their keys",
@@ -146,7 +144,7 @@ def test_the_common_pipeline_fits_a_screen(log, many):
     pipeline, chosen = common(log)
     more = tuple(Decision("common", f"subexpression {i} " + "x" * 90, i % 2 == 0, "why" * 40) for i in range(many))
     for shown in (None, chosen, replace(chosen, decisions=(*chosen.decisions, *more)), Plan.as_written(pipeline.node)):
-        lines = explain(pipeline.node, shown, cache=["cache('auto'): miss, the first run"] * 3).splitlines()
+        lines = explain(pipeline.node, shown).splitlines()
         assert len(lines) <= 24
         assert max(map(len, lines)) <= 100
 
