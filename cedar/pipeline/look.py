@@ -27,7 +27,9 @@ class LookMethods:
     __slots__ = ()
 
     def explain(self, format: Literal["text", "mermaid", "html"] = "text") -> str:
-        """Return the logical plan, the physical plan and their costs as text. Lists storage but runs nothing.
+        """Return the logical plan, the physical plan and their costs as text.
+
+        Lists storage and reads metadata. It calls no functions, except that ``dedup()`` reads a sample of rows.
 
         Args:
             format: "mermaid" returns only the operators, as a flow chart; "html" adds a diagram to the text.
