@@ -113,8 +113,8 @@ class CsvSource(FileSource):
                 raise SourceError(
                     f"{self.listing[0].url} and {file.url} have different headers: "
                     f"{how if missing or extra else 'another order'}",
-                    fix="read them apart, add or drop the columns that differ (with_columns, select), and combine them "
-                    "with cedar.concat",
+                    fix="read them separately, add or drop the columns that differ (with_columns, select), and use "
+                    "cedar.concat",
                 )
         return first, tuple(end for _, end in headers)
 

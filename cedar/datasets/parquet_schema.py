@@ -127,7 +127,7 @@ def check_same(first: Types, other: Types, file: File, other_file: File, *, sche
         return
     name = changed[0] if changed else ""
     how = how or f"column {name!r} is {first[name]} in the first and {other[name]} in the second"
-    fix = "read them apart, bring both to the same columns with select, with_columns and cast, and use cedar.concat"
+    fix = "read them separately, give both the same columns (select, with_columns and cast), and use cedar.concat"
     if schema:
         fix = "set the type of the column in schema={...}: files that lack it give nulls; or select the columns that "
         fix += "all share: columns=[...]"

@@ -101,7 +101,7 @@ def fix_types(
 
 
 _FIX_TENSORS = "give tensors of a dtype that NumPy has, for example .float() of bfloat16"
-_FIX = "use one type for all values of the column, or set it with dtypes={...}, of a source of your own in schema()"
+_FIX = "use one type for all values of the column, or set it: dtypes={...}, or schema() of your own source"
 
 
 def _same_form(item: Any, form: Form, origin: Origin, row: int) -> Any:

@@ -271,9 +271,9 @@ class Agreement:
                     ended = True
                 else:
                     waiting.append(unit)
-                    have += counts(unit)
                     if not counts(unit):
                         continue
+                    have += 1
                 if ended or have % BLOCK == 0:
                     self._report(reported, have % BLOCK if ended else None)
                     reported += 1

@@ -479,10 +479,7 @@ def min_run_rows(binding: Binding) -> int:
     most = 1.0
     orders = [node.ordering for node in binding.nodes]
     windows = [order.mixing for order in orders if order.windowed and order.mixing is not None]
-    for source in binding.sources:
-        splits = binding.splits(source)
-        if not splits:
-            continue
+    for splits in filter(len, map(binding.splits, binding.sources)):
         rows, total, size = splits.max_rows, splits.known_rows, splits.known_bytes
         for mixing in windows:
             if mixing.rows is not None:

@@ -455,6 +455,14 @@ def mixed_of(entry: dict[str, Any]) -> Mixed:
     return tuple(entry.get(name, default) for name, default in _MIXED.items()) if _MIXED.keys() & entry.keys() else ()
 
 
+def for_any_rank(entry: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return an epoch's part of a state after the same number of units, valid on every rank with known counts."""
+    if entry is None or entry["deal"] is None:
+        return entry
+    (taken, _, _), skip = entry["deal"]  # the position below is only valid for one rank
+    return entry | {"deal": [[taken, None, None], skip]}
+
+
 def _is_step(unit: tuple[Origin, Piece]) -> bool:
     """Whether a unit is delivered; the caller never receives a batch whose rows were all skipped."""
     return not only_skipped(unit[1])

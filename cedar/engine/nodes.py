@@ -51,11 +51,9 @@ def rows_per_unit(node: Node) -> int:
 
 
 def sizes_per_unit(node: Node) -> tuple[int, ...]:
-    """Return the sizes of full batches: one for each bucket, if the batches are made by length."""
+    """Return the sizes of full batches of the nearest batching operator at or below a node; 1 if there is none."""
     batching = _batching(node)
-    if batching is None:
-        return (1,)
-    return (batching.max_rows,) if batching.batch_rows is not None else getattr(batching, "batch_sizes", (1,))
+    return (1,) if batching is None else batching.full_sizes
 
 
 def last_mode(node: Node) -> str | None:

@@ -62,6 +62,11 @@ class MakesBatches(Abstract):
         """The maximum number of rows in a batch."""
 
     @property
+    def full_sizes(self) -> tuple[int, ...]:
+        """The numbers of rows of full batches."""
+        return (self.max_rows,)
+
+    @property
     def batch_rows(self) -> int | None:
         """The rows per batch if all have the same number; then rows may also come in any order."""
         return None

@@ -112,6 +112,11 @@ class BucketByLength(StreamOperator, MakesBatches):
         return True
 
     @property
+    def full_sizes(self) -> tuple[int, ...]:
+        """See ``MakesBatches``: one for each bucket."""
+        return self.batch_sizes
+
+    @property
     def max_rows(self) -> int:
         return max(self.batch_sizes)
 

@@ -85,7 +85,7 @@ def check_fn(label: str, fn: Any, arguments: int, *, random: bool = False) -> No
     values = (*own, *(None,) * arguments)
     if random and not _binds(target, values, {"rng": None}) and _binds(target, values, {}):
         raise invalid_call(
-            f"{label}({fn_name(fn)}, random=True): the function has no parameter rng beside the row or its columns",
+            f"{label}({fn_name(fn)}, random=True): the function has no parameter rng after the row or its columns",
             fix=f"def {fn_name(fn)}(..., rng): draw from rng, a numpy.random.Generator keyed by the row",
         )
     if not random and not _binds(target, values, {}) and _binds(target, values, {"rng": None}):

@@ -13,7 +13,7 @@ from cedar.core.stream import Count
 from cedar.engine.delivery.options import Options
 from cedar.engine.delivery.parts import Parts
 from cedar.engine.delivery.state import copied
-from cedar.engine.epoch import DataEpoch, Job
+from cedar.engine.epoch import DataEpoch, Job, for_any_rank
 from cedar.engine.metrics import Metrics
 from cedar.engine.nodes import last_mode
 from cedar.engine.runner import Runner
@@ -170,10 +170,7 @@ class Epochs:
         one_less = own.world > 1 and job.steps is None and last_mode(job.binding.root) == "keep"
         if not (one_less and job.binding.mixtures):
             return position.step
-        entry = position.begun["open"].get(str(position.data))
-        if entry is not None and entry["deal"] is not None:
-            (taken, _, _), skip = entry["deal"]
-            entry = entry | {"deal": [[taken, None, None], skip]}
+        entry = for_any_rank(position.begun["open"].get(str(position.data)))
         first = replace(job, rank=replace(own, rank=0), counts={})
         units = units_left(DataEpoch(first, Runner("inline", 1), position.data, entry))
         most = position.begun["step"] + int(units) if units is not None and units != math.inf else position.step

@@ -22,7 +22,7 @@ from cedar.datasets.base import Read
 from cedar.engine.binding import Binding
 from cedar.engine.delivery.options import Options
 from cedar.engine.delivery.state import copied
-from cedar.engine.epoch import DataEpoch, Job
+from cedar.engine.epoch import DataEpoch, Job, for_any_rank
 from cedar.engine.metrics import Metrics
 from cedar.engine.nodes import last_mode
 from cedar.engine.plan_control import Plans
@@ -187,9 +187,8 @@ class Replay:
         """Return a data epoch of a rank, at the position in ``entry``, or else where the loader's epoch began."""
         own = self._job.rank
         entry = entry or self._begun["open"].get(str(number))
-        if entry is not None and rank != own.rank and entry["deal"] is not None:
-            (taken, _, _), skip = entry["deal"]  # the position below is only valid for this rank
-            entry = entry | {"deal": [[taken, None, None], skip]}
+        if rank != own.rank:
+            entry = for_any_rank(entry)
         return DataEpoch(replace(self._job, rank=replace(own, rank=rank)), self.runner, number, entry)
 
     def close(self) -> None:

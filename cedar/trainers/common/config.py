@@ -268,7 +268,7 @@ def _value(value: Any, hint: Any, where: str, key: str) -> Any:
 
 
 def _split_hint(hint: Any) -> tuple[tuple[Any, ...], list[Any]]:
-    """Return the types of a union, or of a hint that is no union, and the values of its literals."""
+    """Return the types in a union, or the hint itself if it is not a union, and the values of its literals."""
     union = typing.get_origin(hint) in (typing.Union, types.UnionType)
     kinds: tuple[Any, ...] = typing.get_args(hint) if union else (hint,)
     literals = [each for kind in kinds if typing.get_origin(kind) is typing.Literal for each in typing.get_args(kind)]
