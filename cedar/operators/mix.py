@@ -43,7 +43,7 @@ ROUND = 1024  # output rows per round, in which each input gets its share; chang
 _BITS = 53
 _ONE = 1 << _BITS
 _END = 1 << 62
-_MAX_ROUNDS = 1 << 22
+_MAX_SCHEDULED = 1 << 22  # rounds after which schedules that let no input end are taken to go on like that
 
 
 @dataclass(frozen=True)
@@ -340,10 +340,11 @@ class Schedule:
             taken = self._draw.taken(rounds.start, number, rounds.gone)
             return all(a <= b for a, b in zip(taken, left, strict=True))
 
+        most = _MAX_SCHEDULED if any(map(callable, self._draw.weights)) else _END // ROUND
         low, high = 0, 1  # a number of rounds that the inputs can fill, and one that they cannot
         while can_serve(high):
             low, high = high, 2 * high
-            if high > _MAX_ROUNDS:
+            if high > most:
                 self._ended = True  # with these weights, no input ends
                 self._known.append(rounds._replace(start=_END))
                 return

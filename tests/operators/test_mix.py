@@ -121,6 +121,11 @@ def test_a_unit_far_away_is_found_at_once():
     assert taken[0] == pytest.approx(7 * 10**14, rel=1e-9)
 
 
+@pytest.mark.parametrize("weights", [(0.5, 0.5), (1.0, 1e-300)])
+def test_a_mixture_of_billions_of_rows_is_counted(weights):
+    assert Schedule(Draw(3, weights), [10**11, 10**11], "first").total() == pytest.approx(10**11 / weights[0], rel=1e-6)
+
+
 @pytest.mark.heavy
 def test_long_runs_are_mixed_alike_whatever_the_cuts():
     def run(longest, seed):
