@@ -23,16 +23,21 @@ History: TypeAlias = list[Any]  # [[world, chunk, [units received by each rank]]
 RowsOf: TypeAlias = Callable[[int], "range | None"]  # returns the rows of a unit; see ``Stream.rows_of``
 
 
-def assigned_runs(total: float, world: int, rank: int, chunk: int, last: str | None) -> Iterator[tuple[int, int]]:
-    """Yield the runs of unit numbers that a rank receives, in order; numbers from ``total`` on are padding."""
+def assigned_runs(
+    total: float, world: int, rank: int, chunk: int, last: str | None, first: int = 0
+) -> Iterator[tuple[int, int]]:
+    """Yield the runs of unit numbers that a rank receives from round ``first`` on, in order.
+
+    In each round every rank receives one run. Numbers from ``total`` on are padding.
+    """
     if total == math.inf:
-        start = rank * chunk
+        start = rank * chunk + first * world * chunk
         while True:
             yield start, start + chunk
             start += world * chunk
     each = int(total) // world
     rounds = max(1, each // chunk)
-    for number in range(rounds):
+    for number in range(first, rounds):
         low, high = each * number // rounds, each * (number + 1) // rounds
         if high > low:
             start = world * low + rank * (high - low)
@@ -121,15 +126,32 @@ def remaining(total: Count, history: History, last: str | None, rows_of: RowsOf)
             consumed.append((0, least * world))
             consumed += [(r + k * world, r + k * world + 1) for r, mine in enumerate(taken) for k in range(least, mine)]
         else:
+            first, had = _completed_rounds(whole, world, chunk, min(taken))
+            if had:
+                consumed.append((0, had * world))
             for r, mine in enumerate(taken):
-                need = mine
-                for low, high in assigned_runs(whole, world, r, chunk, last):
+                need = mine - had
+                for low, high in assigned_runs(whole, world, r, chunk, last, first):
                     if need <= 0:
                         break
                     consumed.append((low, min(high, low + need)))
                     need -= high - low
         left = _subtract(left, sorted(consumed))
     return left
+
+
+def _completed_rounds(total: float, world: int, chunk: int, least: int) -> tuple[int, int]:
+    """Return how many rounds of ``assigned_runs`` all ranks completed, and the units of each rank in these.
+
+    Args:
+        least: how many units the rank that received the fewest has received.
+    """
+    if total == math.inf:
+        return least // chunk, least // chunk * chunk
+    each = int(total) // world
+    rounds = max(1, each // chunk)
+    done = min(rounds, ((least + 1) * rounds - 1) // each) if each else 0
+    return done, each * done // rounds
 
 
 def first_untaken(history: Sequence[Any], taken: int, turns: int) -> tuple[int, bool]:

@@ -67,6 +67,15 @@ def test_what_is_left_is_what_nobody_took(total, worlds, chunk):
     assert [n for low, high in intervals for n in range(low, int(high))] == sorted(left)
 
 
+@pytest.mark.parametrize("total", [10**10, math.inf])
+@pytest.mark.parametrize("chunk", [1, 7])
+def test_a_long_epoch_is_assigned_again_at_once(total, chunk):
+    taken = 7 * 10**8
+    assert remaining(total, [[4, chunk, [taken] * 4]], "keep", unknown) == [(4 * taken, total)]
+    more = remaining(total, [[4, chunk, [taken, taken, taken + 1, taken]]], "keep", unknown)
+    assert sum(high - low for low, high in more) == total - 4 * taken - 1
+
+
 @given(st.lists(st.tuples(WORLDS, st.lists(st.integers(0, 30), min_size=6, max_size=6)), max_size=3))
 def test_turns_leave_what_nobody_took(worlds):
     taken_units = set()
