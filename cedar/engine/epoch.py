@@ -450,6 +450,17 @@ class DataEpoch:
         self._lanes[lane] = LaneState(*self._lanes[lane]).after(_position_after(piece, unit), piece.keeps)
 
 
+def scheduled_entry(job: Job, epoch: int, since: int) -> dict[str, Any] | None:
+    """Return the entry at which a data epoch begins if mixtures have schedules, which count steps on; else None.
+
+    Args:
+        since: the number of steps before the data epoch.
+    """
+    if not job.binding.scheduled:
+        return None
+    return DataEpoch(job, Runner("inline", 1), epoch, None).entry() | {"left": {}, "since": since}
+
+
 def mixed_of(entry: dict[str, Any]) -> Mixed:
     """Return a state entry's fields for mixtures with changed weights; empty if no weights changed."""
     return tuple(entry.get(name, default) for name, default in _MIXED.items()) if _MIXED.keys() & entry.keys() else ()

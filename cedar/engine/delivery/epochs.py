@@ -13,7 +13,7 @@ from cedar.core.stream import Count
 from cedar.engine.delivery.options import Options
 from cedar.engine.delivery.parts import Parts
 from cedar.engine.delivery.state import copied
-from cedar.engine.epoch import DataEpoch, Job, for_any_rank
+from cedar.engine.epoch import DataEpoch, Job, for_any_rank, scheduled_entry
 from cedar.engine.metrics import Metrics
 from cedar.engine.nodes import last_mode
 from cedar.engine.runner import Runner
@@ -111,7 +111,8 @@ class Epochs:
 
     def __init__(self, parts: Parts, elastic: Elastic) -> None:
         self.parts, self.elastic = parts, elastic
-        self.position = Position(parts.options.epoch, parts.options.epoch)
+        epoch, steps = parts.options.epoch, parts.options.steps
+        self.position = Position(epoch, epoch, earlier_steps=epoch * (steps or 0))
         self.used = False  # whether the loader has been iterated or moved to a position
         self.current_files: tuple[Node, Options] | None = None  # to return to them, while a state's files are read
         self.changes: list[Any] = []  # later changes of mixtures, by step; see ``Loader.update_mix``
@@ -139,9 +140,12 @@ class Epochs:
         self.parts = parts
 
     def begin(self, epoch: int) -> None:
-        """Move to the beginning of an epoch. Steps of another epoch that is left count, those of this one do not."""
-        before = self.position
-        earlier = before.earlier_steps if epoch == before.epoch else self.total_steps
+        """Move to the beginning of an epoch.
+
+        Steps of another epoch that is left count, those of this one do not. With ``steps``, all epochs before count.
+        """
+        before, steps = self.position, self.parts.options.steps
+        earlier = before.earlier_steps if epoch == before.epoch else epoch * steps if steps else self.total_steps
         self.position = Position(epoch, epoch, earlier_steps=earlier)
         self.parts.account.budgets.start({}, 0)
 
@@ -170,10 +174,12 @@ class Epochs:
         one_less = own.world > 1 and job.steps is None and last_mode(job.binding.root) == "keep"
         if not (one_less and job.binding.mixtures):
             return position.step
-        entry = for_any_rank(position.begun["open"].get(str(position.data)))
+        begun = position.begun
         first = replace(job, rank=replace(own, rank=0), counts={})
+        entry = for_any_rank(begun["open"].get(str(position.data)))
+        entry = entry or scheduled_entry(first, position.data, position.earlier_steps + begun["step"])
         units = units_left(DataEpoch(first, Runner("inline", 1), position.data, entry))
-        most = position.begun["step"] + int(units) if units is not None and units != math.inf else position.step
+        most = begun["step"] + int(units) if units is not None and units != math.inf else position.step
         return most if most == position.step + 1 else position.step
 
     def begin_next(self) -> None:
@@ -221,21 +227,6 @@ class Epochs:
             self.begin(epoch)
             self.read_current_files()
 
-    def scheduled_entry(self, number: int, since: int) -> dict[str, Any] | None:
-        """Return the entry at which a data epoch begins if mixtures have schedules, which count steps on; else None.
-
-        Args:
-            number: the data epoch.
-            since: the number of steps before it.
-        """
-        job = self.job
-        if not job.binding.scheduled:
-            return None
-        entry = DataEpoch(job, Runner("inline", 1), number, None).entry() | {"left": {}, "since": since}
-        if entry["lanes"] is None:  # ``read`` and ``locate`` begin there
-            self.position.begun["open"].setdefault(str(number), copied(entry))
-        return entry
-
     def place(self, runner: Runner | None = None) -> None:
         """With ``steps``, compute the position in the data at which an epoch starts, if earlier epochs were not run."""
         position, steps = self.position, self.parts.options.steps
@@ -243,17 +234,23 @@ class Epochs:
             return
         data, opened = position.data, position.open
         if position.step == 0 and position.epoch > 0 and not self.parts.may_skip_units:
-            runner, number, taken = runner or Runner("inline", 1), 0, position.epoch * steps
-            fresh = DataEpoch(self.job, runner, number, None)
-            units = fresh.units()
-            if units and all(node.row_use.unsteady is None for node in self.job.binding.nodes):
-                number, taken = divmod(taken, int(units)) if units != math.inf else (0, taken)
-            while units and taken >= units:  # each epoch of the data may have another number of units
-                number, taken = number + 1, taken - int(units)
-                fresh = DataEpoch(self.job, runner, number, None)
-                units = fresh.units()
+            runner, job, number, left = runner or Runner("inline", 1), self.job, 0, position.epoch * steps
+
+            def first(number: int, since: int) -> tuple[DataEpoch, Count]:
+                data = DataEpoch(job, runner, number, scheduled_entry(job, number, since))
+                return data, data.units()
+
+            fresh, units = first(0, 0)
+            if units and units != math.inf and all(node.row_use.unsteady is None for node in job.binding.nodes):
+                number, left = divmod(left, int(units))
+                fresh, units = first(number, position.epoch * steps - left)
+            empty = 0  # consecutive data epochs without units for this rank
+            while units is not None and left >= units and empty < job.rank.world:
+                # Each epoch of the data may have another number of units.
+                number, left, empty = number + 1, left - int(units), 0 if units else empty + 1
+                fresh, units = first(number, position.epoch * steps - left)
             if units and units != math.inf:
-                data, opened = number, {str(number): fresh.entry_after(taken)}
+                data, opened = number, {str(number): fresh.entry_after(left)}
         position.place(data, opened)
 
     def move_to(self, state: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from cedar.engine.agree import BLOCK
 from cedar.engine.delivery.epochs import Epochs
 from cedar.engine.delivery.mixtures import apply_due
 from cedar.engine.delivery.parts import Parts, Run
-from cedar.engine.epoch import DataEpoch
+from cedar.engine.epoch import DataEpoch, scheduled_entry
 
 _log = logging.getLogger("cedar")
 _ROWS_PER_TIMING = 61  # if single rows are delivered, measure the CPU time of one row in this many
@@ -92,7 +92,7 @@ def _deliver(epochs: Epochs, run: Run, passes: bool) -> Generator[Any]:
         parts.account.epoch = number
         run.agreement = job.agreement(epochs.elastic.meeting, parts.options.timeout, parts.site)
         entry = position.open.get(str(number))
-        if entry is None and (entry := epochs.scheduled_entry(number, epochs.total_steps)) is not None:
+        if entry is None and (entry := scheduled_entry(job, number, epochs.total_steps)) is not None:
             position.open[str(number)] = entry
         data = DataEpoch(job, run.runner, number, entry, run.agreement)
         values = _values(parts, run, data)

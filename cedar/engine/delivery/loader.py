@@ -25,7 +25,7 @@ from cedar.engine.delivery.iteration import iterate
 from cedar.engine.delivery.options import Options, checked
 from cedar.engine.delivery.parts import Parts
 from cedar.engine.delivery.state import validated
-from cedar.engine.epoch import DataEpoch
+from cedar.engine.epoch import DataEpoch, scheduled_entry
 from cedar.engine.nodes import warn_of_cuts
 from cedar.engine.runner import Runner
 from cedar.executors.choose import check_executor
@@ -306,8 +306,6 @@ class Loader(Generic[T]):
         if parts.may_skip_units:
             raise PipelineError(f"{method} needs batches if rows may be skipped", site=site, fix="use batch()")
         self._epochs.place()
-        position = self._epochs.position
-        self._epochs.scheduled_entry(position.begun["data"], position.earlier_steps + position.begun["step"])
         return parts.by_step
 
     def read(self, step: int, rank: int | None = None) -> Any:
@@ -372,8 +370,9 @@ class Loader(Generic[T]):
     def units(self) -> float | None:
         """Return the units of an epoch on this rank, from metadata: infinity if it is endless, None if unknown."""
         with self._epochs.parts.account.located():  # for example, a sample row made a function fail
-            entry = self._epochs.scheduled_entry(self.epoch, self._epochs.position.earlier_steps)
-            return DataEpoch(self._epochs.job, Runner("inline", 1), self.epoch, entry).units()
+            job = self._epochs.job
+            entry = scheduled_entry(job, self.epoch, self._epochs.position.earlier_steps)
+            return DataEpoch(job, Runner("inline", 1), self.epoch, entry).units()
 
     def __len__(self) -> int:
         """Return the number of units of an epoch on this rank.

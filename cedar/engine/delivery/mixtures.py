@@ -373,12 +373,10 @@ def load_changes(epochs: Epochs, state: dict[str, Any], site: Site | None) -> No
             done="nothing was loaded",
             fix=f"call update_mix(add={{{lacking[0]!r}: (pipeline, weight)}}, at_step={step}) before load_state_dict()",
         )
-    changes = {
-        step: MixChange(step, weights, {name: inputs[name] for name in names}, site) for step, weights, names in saved
-    }
-    now = state.get("earlier", 0) + state["step"]
-    planned = {each.step: each for each in epochs.changes if each.step > now}  # some since the state was saved
-    epochs.changes = [change for _, change in sorted((planned | changes).items())]
+    changes = [MixChange(step, weights, {name: inputs[name] for name in names}, site) for step, weights, names in saved]
+    now, known = state.get("earlier", 0) + state["step"], {step for step, _, _ in saved}
+    later = [each for each in epochs.changes if each.step > now and each.step not in known]  # since the state was saved
+    epochs.changes = sorted([*later, *changes], key=lambda each: each.step)
 
 
 def apply_saved_weights(epochs: Epochs, state: dict[str, Any], site: Site | None) -> None:

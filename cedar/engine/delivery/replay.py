@@ -22,7 +22,7 @@ from cedar.datasets.base import Read
 from cedar.engine.binding import Binding
 from cedar.engine.delivery.options import Options
 from cedar.engine.delivery.state import copied
-from cedar.engine.epoch import DataEpoch, Job, for_any_rank
+from cedar.engine.epoch import DataEpoch, Job, for_any_rank, scheduled_entry
 from cedar.engine.metrics import Metrics
 from cedar.engine.nodes import last_mode
 from cedar.engine.plan_control import Plans
@@ -61,7 +61,8 @@ class Replay:
         written = plans or Plans(None, Plan.as_written(job.binding.root), job.binding, Metrics())
         self._job, self._options, self.site = replace(job, plans=written), options, site
         self._pid, self._getpid = os.getpid(), os.getpid  # ``os`` may be gone at interpreter exit
-        self._epoch: tuple[int, dict[str, Any]] | None = None  # the opened epoch, and the position where it began
+        # The opened epoch, the position where it began, and the number of steps before it.
+        self._epoch: tuple[int, dict[str, Any], int] | None = None
         self._committed = -1
         # By rank: (next step, the piece that contains it, later pieces).
         self._flows: dict[int, tuple[int, Piece | None, Iterator[Piece]]] = {}
@@ -71,9 +72,10 @@ class Replay:
         if self._pid != os.getpid():  # in a forked child, open flows belong to the parent and must not be closed
             _flows_of_parent.append((self._flows, self._epoch and self.runner))
             self._flows, self._epoch, self._pid = {}, None, os.getpid()
-        if self._epoch != (position.epoch, position.begun):
+        if self._epoch != (position.epoch, position.begun, position.earlier_steps):
             self.close()
-            self._epoch, self._committed = (position.epoch, copied(position.begun)), -1
+            self._epoch = position.epoch, copied(position.begun), position.earlier_steps
+            self._committed = -1
             executor, _ = executor_after_fork(self._options.executor, None)
             here = executor in ("auto", "inline", "threads") or isinstance(executor, ThreadPoolExecutor)
             self.runner = Runner("inline", 1) if here else self._options.runner(self._job.metrics.deaths)
@@ -161,35 +163,39 @@ class Replay:
     def _open(self, step: int, rank: int) -> tuple[int, Iterator[Piece]]:
         """Return the pieces from a step on, and that step: the wanted one if counts are known, else an earlier one."""
         place, number = self._begun["step"], self._begun["data"]
-        data = self._data(number, rank)
+        data = self._data(number, rank, place)
         while (units := data.units()) and place + units <= step and self._job.steps is not None:
             place += int(units)
             number += 1
-            data = self._data(number, rank)
+            data = self._data(number, rank, place)
         if units is not None and units != math.inf and step > place:
             jump = min(step - place, int(units))
-            data = self._data(number, rank, data.entry_after(jump))
+            data = self._data(number, rank, place, data.entry_after(jump))
             place += jump
-        return place, self._pieces(data, rank)
+        return place, self._pieces(data, rank, place)
 
-    def _pieces(self, data: DataEpoch, rank: int) -> Iterator[Piece]:
+    def _pieces(self, data: DataEpoch, rank: int, place: int) -> Iterator[Piece]:
         while True:
             some = False
             for _, piece in data.pieces():
                 some = some or piece.units > 0
                 if not only_skipped(piece):  # the caller never receives it
+                    place += piece.units
                     yield piece
             if self._job.steps is None or not some:
                 return
-            data = self._data(data.epoch + 1, rank)
+            data = self._data(data.epoch + 1, rank, place)
 
-    def _data(self, number: int, rank: int, entry: dict[str, Any] | None = None) -> DataEpoch:
-        """Return a data epoch of a rank, at the position in ``entry``, or else where the loader's epoch began."""
-        own = self._job.rank
-        entry = entry or self._begun["open"].get(str(number))
+    def _data(self, number: int, rank: int, place: int, entry: dict[str, Any] | None = None) -> DataEpoch:
+        """Return a data epoch of a rank, at the position in ``entry``, or else where it begins, at step ``place``."""
+        assert self._epoch is not None
+        own, (_, begun, earlier) = self._job.rank, self._epoch
+        job = replace(self._job, rank=replace(own, rank=rank))
+        entry = entry or begun["open"].get(str(number))
         if rank != own.rank:
             entry = for_any_rank(entry)
-        return DataEpoch(replace(self._job, rank=replace(own, rank=rank)), self.runner, number, entry)
+        entry = entry or scheduled_entry(job, number, earlier + place)
+        return DataEpoch(job, self.runner, number, entry)
 
     def close(self) -> None:
         """Close the open flows and the runner."""

@@ -527,6 +527,78 @@ def test_an_epoch_of_steps_begins_where_those_before_it_ended() -> None:
         assert [batch["x"].tolist() for batch in again] == batches
 
 
+def switching(at: int) -> cedar.Pipeline:
+    """Ten batches per epoch of the data; the second input gets most of the weight from step ``at`` on."""
+    second = numbered(100, 140), lambda step: 1.0 if step < at else 9.0
+    return cedar.mix([(numbered(0, 40), 1.0), second], stop="all").batch(8)
+
+
+def test_batches_of_later_data_epochs_are_read_ahead_by_the_same_schedule() -> None:
+    loader = switching(9).loader(steps=20, executor="inline")
+    ahead = [loader.read(step)["x"].tolist() for step in (12, 3, 19)]
+    got = [batch["x"].tolist() for batch in loader]
+    assert ahead == [got[12], got[3], got[19]]
+
+
+def test_later_epochs_of_steps_and_schedules_are_those_of_a_whole_run() -> None:
+    loader = switching(25).loader(steps=7, executor="inline")
+    run = [[batch["x"].tolist() for batch in loader] for _ in range(6)]
+    for epoch, batches in enumerate(run):
+        assert [
+            batch["x"].tolist() for batch in switching(25).loader(steps=7, epoch=epoch, executor="inline")
+        ] == batches
+
+
+def test_asking_for_units_and_other_ranks_changes_nothing() -> None:
+    loader = switching(9).loader(steps=8, executor="inline")
+    list(loader)
+    loader.units()
+    first = next_batches(iter(loader), 6)
+    assert next_batches(iter(loader), 6) == first
+    two = cedar.mix([(numbered(0, 40), 1.0), (numbered(100, 140), lambda step: 1.0)]).batch(2, last="keep")
+    ranks = [two.loader(steps=5, rank=rank, world=2, executor="inline") for rank in range(2)]
+    other = ranks[0].read(0, rank=1)["x"].tolist()
+    assert next_batches(iter(ranks[1]), 1) == [other]
+
+
+def test_a_committed_step_stays_committed_in_later_data_epochs() -> None:
+    loader = switching(9).loader(steps=20, executor="inline")
+    batches = iter(loader)
+    next(batches)
+    loader.commit(4)
+    next_batches(batches, 11)
+    with pytest.raises(cedar.PipelineError, match="committed"):
+        loader.read(2)
+
+
+def next_batches(batches: Any, count: int) -> list[Any]:
+    return [next(batches)["x"].tolist() for _ in range(count)]
+
+
+def test_a_rank_that_is_lost_began_where_the_others_did(tmp_path: Path) -> None:
+    p = cedar.mix([(numbered(0, 40), 1.0), (numbered(100, 140), lambda step: 1.0)]).batch(2, last="keep")
+    loader = p.loader(steps=5, rank=0, world=2, agree=str(tmp_path), executor="inline")
+    batches = iter(loader)
+    next(batches)
+    loader.reshard(0, 1)
+    next(batches)
+
+
+def test_two_changes_planned_for_one_step_are_both_loaded() -> None:
+    inputs = {name: (numbered(10 * v, 10 * v + 8).repeat(), 1.0) for v, name in enumerate("abc")}
+    p = cedar.mix(inputs).batch(4)
+    old = p.loader(steps=6, executor="inline")
+    old.update_mix(remove=["a"], at_step=2)
+    old.update_mix(remove=["b"], at_step=2)
+    batches = iter(old)
+    next(batches)
+    new = p.loader(steps=6, executor="inline")
+    new.load_state_dict(old.state_dict())
+    rest = [batch["x"].tolist() for batch in new]
+    assert rest == [batch["x"].tolist() for batch in batches]
+    assert min(min(batch) for batch in rest[1:]) >= 20
+
+
 def test_changes_planned_since_a_state_was_saved_stay_planned() -> None:
     p = cedar.mix({"a": (numbered(0, 9).repeat(), 1.0), "b": (numbered(50, 59).repeat(), 1e-9)}).batch(4)
     old = p.loader(steps=20, executor="inline")
