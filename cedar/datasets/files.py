@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 _FILES = 32  # mean number of small files per split
+_SPLIT_BYTES = 1 << 20  # a split has one file, or more up to this size, so that a shuffle mixes files of many folders
 _CHUNK_BYTES = 64 << 20  # bytes read before a chunk is delivered
 _TYPES: dict[str, ColumnType] = {"path": pa.large_string(), "bytes": pa.large_binary()}
 
@@ -36,7 +37,7 @@ class FilesSource(FileSource):
 
     def sound_splits(self) -> SplitTable:
         sizes = np.array([file.size or 0 for file in self.listing], dtype=np.int64)
-        files_per_split = np.clip(_CHUNK_BYTES // np.maximum(sizes, 1), 1, _FILES)
+        files_per_split = np.clip(_SPLIT_BYTES // np.maximum(sizes, 1), 1, _FILES)
         ids = self.listing.ids
         begins_split = ids % files_per_split == 0  # depends only on the file, so new files do not move other splits
         begins_split[0] = True

@@ -97,7 +97,8 @@ class ItemsSource(BaseSource):
 
     def splits(self) -> SplitTable:
         width = self.row_bytes or 0
-        size = _LIST_SPLIT if self._in_memory else _split_size(self._length, width)
+        most = max(1, int(_SPLIT_BYTES / max(width, 1)))
+        size = min(_LIST_SPLIT, most) if self._in_memory else _split_size(self._length, width)
         return SplitTable.from_runs(self._length, size, width)
 
     row_keys = staticmethod(numbered_rows)
@@ -211,8 +212,11 @@ class ItemsSource(BaseSource):
 
 
 def _split_size(length: int, width: float) -> int:
-    """Return the rows per split of a dataset: more for many small items, since each split becomes a task."""
-    size = _DATASET_SPLIT
+    """Return the rows per split of a dataset: more for many small items, since each split becomes a task.
+
+    Large items are in splits of few, so that a window of a shuffle mixes items from many parts of the dataset.
+    """
+    size = max(1, min(_DATASET_SPLIT, int(_SPLIT_BYTES / max(width, 1))))
     while size < _LARGEST_SPLIT and 2 * size * max(width, 1) <= _SPLIT_BYTES and 2 * size * _FEW_SPLITS <= length:
         size *= 2
     return size

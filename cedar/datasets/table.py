@@ -20,27 +20,34 @@ from cedar.datasets.parquet_schema import Types
 from cedar.datasets.split_table import SplitTable
 from cedar.datasets.to_arrow import arrow_column, field_of, tensor_types, with_tensors
 
-_SPLIT_BYTES = 64 << 20
+_SPLIT_BYTES = 512 << 10  # rows in memory are read from anywhere, so small splits let shuffle mix rows from everywhere
 _FIXES = {
     "DatasetDict": 'choose a part: from_huggingface(dataset["train"])',
     "IterableDataset": "use cedar.from_iterable(lambda: iter(dataset))",
     "IterableDatasetDict": 'use cedar.from_iterable(lambda: iter(dataset["train"]))',
 }
 
-_ROWS = 65_536  # rows per split
+_LEAST_ROWS, _MOST_ROWS = 8192, 65_536  # rows per split, unless rows are wide
+_SPLITS = 1024  # number of splits above which splits get more rows
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class TableSource(BaseSource):
-    """An Arrow table in memory, in splits of 65,536 rows."""
+    """An Arrow table in memory, in many small splits."""
 
     table: Any
     name: str = "from_arrow"
     indices: Any = None  # int64 indices of the rows to read, in this order; None reads all rows
-    rows_per_split: int = _ROWS
+    rows_per_split: int = 0  # 0 chooses it
     own_code: ClassVar[bool] = False
     selects: ClassVar[Selects] = "columns"
     second_read_cost_bytes: ClassVar[int] = 0  # a second pass over other columns has no overhead
+
+    def __post_init__(self) -> None:
+        if not self.rows_per_split:
+            wanted = max(_LEAST_ROWS, min(_MOST_ROWS, self._length // _SPLITS))
+            most = max(4, int(_SPLIT_BYTES / max(1.0, self.row_bytes or 0.0)))
+            object.__setattr__(self, "rows_per_split", 1 << (min(wanted, most).bit_length() - 1))
 
     @property
     def _length(self) -> int:
@@ -187,9 +194,7 @@ def from_huggingface(dataset: Any) -> TableSource | ItemsSource:
         return ItemsSource(dataset, uses_getitems=False)
     indices = _arrow(getattr(dataset, "_indices", None))
     order = None if indices is None else np.asarray(indices.column(0).to_numpy(), dtype=np.int64)
-    width = max(1.0, table.nbytes / max(1, table.num_rows))
-    rows = int(min(65_536, max(16, 1 << max(0, int(_SPLIT_BYTES / width).bit_length() - 1))))
-    return TableSource(table, "from_huggingface", order, rows)
+    return TableSource(table, "from_huggingface", order)
 
 
 def _arrow(data: Any) -> Any:

@@ -53,7 +53,7 @@ def test_a_file_that_is_added_or_removed_moves_no_other_border_of_splits(folder:
 
 
 def test_large_files_are_splits_of_their_own(folder: Path, monkeypatch):
-    monkeypatch.setattr("cedar.datasets.files._CHUNK_BYTES", 2)
+    monkeypatch.setattr("cedar.datasets.files._SPLIT_BYTES", 2)
     splits = read_files(folder / "*.bin").splits()
     assert all(i in {split.part for split in splits} for i in range(70) if i % 5 >= 2)
 

@@ -83,6 +83,19 @@ def test_no_items():
     assert source.row_bytes is None
 
 
+@pytest.mark.parametrize(("width", "rows"), [(1, 32), (1 << 15, 32), (1 << 17, 8), (1 << 23, 1)])
+def test_large_items_are_in_splits_of_few(width: int, rows: int) -> None:
+    class Images:
+        def __len__(self) -> int:
+            return 100
+
+        def __getitem__(self, i: int) -> dict[str, Any]:
+            return {"x": np.zeros(width, np.uint8)}
+
+    assert from_items(Images()).splits()[0].rows == rows
+    assert from_items([Images()[0]] * 100).splits()[0].rows == min(100, max(1, (1 << 20) // width))
+
+
 def test_types_do_not_depend_on_the_split_that_is_read_first():
     source = from_items([{"x": 1.5}] * 1024 + [{"x": 1}] * 10)
     (chunk,) = source.read(source.splits()[1])

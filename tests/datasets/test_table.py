@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,12 +21,30 @@ from tests.datasets.reading import column, read_rows, traveled
 def test_from_arrow():
     data = table(70_000)
     source = from_arrow(data)
-    assert [(s.start, s.rows) for s in source.splits()] == [(0, 65_536), (65_536, 4_464)]
+    assert [s.start for s in source.splits()] == list(range(0, 70_000, 8192))
+    assert source.splits().known_rows == 70_000
     assert column(source, "id") == list(range(70_000))
     assert source.row_bytes is not None
     assert read_rows(traveled(from_arrow(data.slice(3, 5)))) == data.slice(3, 5).to_pylist()
     assert read_rows(from_arrow(data.to_batches()[0].slice(0, 2))) == data.slice(0, 2).to_pylist()
     assert read_rows(source.select(["id"]))[1] == {"id": 1}
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "split"), [(10, 8, 8192), (20_000_000, 1, 16_384), (1000, 3072, 128), (100, 1_000_000, 4)]
+)
+def test_splits_are_small_so_that_windows_mix_rows_from_everywhere(rows: int, width: int, split: int) -> None:
+    x = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(rows * width, np.uint8)), width)
+    source = from_arrow(pa.table({"x": x}))
+    assert source.rows_per_split == split
+    assert source.select(["x"]).rows_per_split == split
+
+
+def test_a_table_that_is_sorted_by_class_is_mixed_by_a_shuffle() -> None:
+    columns = {"x": np.zeros((200_000, 12)), "y": np.repeat([0, 1], 100_000)}
+    p = cedar.from_numpy(columns).shuffle(seed=1).batch(256)
+    shares = [float(np.mean(batch["y"])) for batch in islice(p.loader(executor="inline"), 100)]
+    assert 0.1 < min(shares) < max(shares) < 0.9
 
 
 def test_from_arrow_with_many_chunks_and_none():
@@ -129,7 +148,7 @@ def test_rows_in_the_order_of_the_indices():
 
 def test_splits_are_small_where_rows_are_large():
     data = pa.table({"image": [b"x" * 2_000_000] * 40})
-    assert [s.rows for s in from_huggingface(dataset(data)).splits()] == [32, 8]
+    assert [s.rows for s in from_huggingface(dataset(data)).splits()] == [4] * 10
 
 
 @pytest.mark.parametrize("kind", ["DatasetDict", "IterableDataset", "list"])
