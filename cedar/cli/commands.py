@@ -152,12 +152,19 @@ def _loader_of_state(chosen: argparse.Namespace) -> Iterator[Loader]:
         raise PipelineError(
             f"{chosen.state} cannot be read: {error}", fix="save loader.state_dict() as JSON"
         ) from error
+    if isinstance(state, list):
+        raise PipelineError(f"{chosen.state} holds a list of states", fix="save the state of one rank")
     own = ("seed", "rank", "world", "split_batches", "steps")
     given = {name: state[name] for name in own if name in state} if isinstance(state, dict) else {}
     if given and state.get("counts"):
         given["counts"] = "exact"
     with pipeline.loader(**given, subgroup=True) as loader:
         loader.load_state_dict(state)
+        if isinstance(state, dict) and any(state["skipped"].values()) and not loader.skips:
+            raise PipelineError(
+                f"{chosen.state} is of a run that skipped rows, but no operator of {chosen.pipeline} skips any",
+                fix="give the operators of the pipeline the on_error= of that run",
+            )
         if isinstance(state, dict):  # a state saved after an epoch's last batch still refers to this epoch's steps
             loader.set_epoch(state["epoch"])
         yield loader

@@ -225,8 +225,7 @@ class DataEpoch:
         self._job = job
         self._runner = runner
         if entry is None:
-            lanes = [list(LaneState.first(job.rank.rank, job.rank.world, epoch))] if job.sharing.lanes else None
-            entry = {"history": [], "deal": None, "lanes": lanes}
+            entry = first_entry(job, epoch, job.sharing.lanes)
         self._history = entry["history"]
         self._deal: Position | None = entry["deal"]
         self._lanes: list[list[Any]] | None = entry["lanes"]
@@ -450,6 +449,12 @@ class DataEpoch:
         self._lanes[lane] = LaneState(*self._lanes[lane]).after(_position_after(piece, unit), piece.keeps)
 
 
+def first_entry(job: Job, epoch: int, lanes: bool) -> dict[str, Any]:
+    """Return the entry at which a data epoch begins; ``lanes``: whether the rank's share is a lane."""
+    first = [list(LaneState.first(job.rank.rank, job.rank.world, epoch))] if lanes else None
+    return {"history": [], "deal": None, "lanes": first}
+
+
 def scheduled_entry(job: Job, epoch: int, since: int) -> dict[str, Any] | None:
     """Return the entry at which a data epoch begins if mixtures have schedules, which count steps on; else None.
 
@@ -458,7 +463,7 @@ def scheduled_entry(job: Job, epoch: int, since: int) -> dict[str, Any] | None:
     """
     if not job.binding.scheduled:
         return None
-    return DataEpoch(job, Runner("inline", 1), epoch, None).entry() | {"left": {}, "since": since}
+    return first_entry(job, epoch, job.sharing.lanes) | {"left": {}, "since": since}
 
 
 def mixed_of(entry: dict[str, Any]) -> Mixed:

@@ -22,7 +22,7 @@ from cedar.datasets.base import Read
 from cedar.engine.binding import Binding
 from cedar.engine.delivery.options import Options
 from cedar.engine.delivery.state import copied
-from cedar.engine.epoch import DataEpoch, Job, for_any_rank, scheduled_entry
+from cedar.engine.epoch import DataEpoch, Job, first_entry, for_any_rank, scheduled_entry
 from cedar.engine.metrics import Metrics
 from cedar.engine.nodes import last_mode
 from cedar.engine.plan_control import Plans
@@ -64,6 +64,7 @@ class Replay:
         # The opened epoch, the position where it began, and the number of steps before it.
         self._epoch: tuple[int, dict[str, Any], int] | None = None
         self._committed = -1
+        self._lanes: bool | None = None  # whether the epoch's shares are lanes; None: as the job says
         # By rank: (next step, the piece that contains it, later pieces).
         self._flows: dict[int, tuple[int, Piece | None, Iterator[Piece]]] = {}
 
@@ -76,6 +77,11 @@ class Replay:
             self.close()
             self._epoch = position.epoch, copied(position.begun), position.earlier_steps
             self._committed = -1
+            # A state may be of a run whose ranks could communicate, and so shared the epoch in another way.
+            ways = [
+                entry["lanes"] is not None for number, entry in position.open.items() if number == str(position.data)
+            ]
+            self._lanes = ways[0] if ways else None
             executor, _ = executor_after_fork(self._options.executor, None)
             here = executor in ("auto", "inline", "threads") or isinstance(executor, ThreadPoolExecutor)
             self.runner = Runner("inline", 1) if here else self._options.runner(self._job.metrics.deaths)
@@ -195,6 +201,8 @@ class Replay:
         if rank != own.rank:
             entry = for_any_rank(entry)
         entry = entry or scheduled_entry(job, number, earlier + place)
+        if entry is None and self._lanes is not None:
+            entry = first_entry(job, number, self._lanes)
         return DataEpoch(job, self.runner, number, entry)
 
     def close(self) -> None:

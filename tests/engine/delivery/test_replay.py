@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -313,3 +314,42 @@ def test_where_from_a_state_on_the_command_line(files, tmp_path, capsys):
     assert f"rank 0, step {place.step}, row {place.index}: " in capsys.readouterr().out
     assert main(["where", target, f"{tmp_path}/state.json", "7.parquet", "7"]) == 1
     assert "is in no batch of epoch 0" in capsys.readouterr().out
+
+
+def test_rows_of_ranks_that_agreed_are_named_on_the_command_line(files, tmp_path, capsys):
+    made = f"cedar.read_parquet({files!r}).filter(cedar.col('id') % 3 == 0).shuffle(seed=3).batch(8)"
+    (tmp_path / "pipes.py").write_text(f"import cedar\ntrain = {made}\n")
+    target = f"{tmp_path}/pipes.py:train"
+    p = cedar.cli.load_pipeline(target)
+
+    def take(rank):
+        with p.loader(rank=rank, world=2, agree=tmp_path / "agree", executor="inline") as loader:
+            batches = [batch["id"].tolist() for _, batch in zip(range(6), loader, strict=False)]
+            return batches, loader.state_dict()
+
+    with ThreadPoolExecutor(2) as pool:
+        ranks = list(pool.map(take, (0, 1)))
+    for batches, state in ranks:
+        (tmp_path / "state.json").write_text(json.dumps(state))
+        wanted = batches[5][2]
+        assert main(["locate", target, f"{tmp_path}/state.json", "5", "2"]) == 0
+        assert f"{wanted // 100}.parquet, row {wanted % 100}, epoch 0" in capsys.readouterr().out
+
+
+def test_states_that_name_no_rows_on_the_command_line(files, tmp_path, capsys):
+    (tmp_path / "pipes.py").write_text(f"import cedar\ntrain = cedar.read_parquet({files!r}).batch(8)\n")
+    target, saved = f"{tmp_path}/pipes.py:train", tmp_path / "state.json"
+    p = cedar.read_parquet(files).map(fails_on_tens, "id").batch(8)
+    with p.loader(on_error=cedar.Skip(), rank=0, world=1, executor="inline") as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    saved.write_text(json.dumps([state]))
+    assert main(["locate", target, str(saved), "0", "3"]) == 1
+    assert "list of states" in capsys.readouterr().err
+    (tmp_path / "pipes.py").write_text(
+        f"import cedar\nfrom {__name__} import fails_on_tens\n"
+        f"train = cedar.read_parquet({files!r}).map(fails_on_tens, 'id').batch(8)\n"
+    )
+    saved.write_text(json.dumps(state))
+    assert main(["locate", target, str(saved), "0", "3"]) == 1
+    assert "skipped rows" in capsys.readouterr().err
