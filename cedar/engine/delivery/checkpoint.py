@@ -88,6 +88,8 @@ def load_state(epochs: Epochs, state: Any, site: Site | None) -> None:
     parts.stop()
     continue_from(epochs, chosen, site)
     front = min(states, key=lambda each: (each["epoch"], each["step"], each["rank"]))
+    if front["step"] == 0 < front["epoch"] == epochs.position.epoch:
+        epochs.position.ended = {}
     if front["step"] and front["epoch"] == epochs.position.epoch:
         over = _epoch_is_over(parts, front, front["rank"] if len(states) == front["world"] else 0)
         if over:

@@ -47,7 +47,9 @@ class Position:
     placed: bool = False  # whether ``data`` and ``open`` are known; see ``Epochs.place``
     started: bool = False  # whether the epoch was iterated, so the next ``for`` starts it again
     resumed: bool = False  # the next ``for`` continues here instead, because a state was loaded or weights changed
-    ended: dict[str, Any] | None = None  # the loaded state, if it was saved after the previous epoch's last batch
+    # The loaded state, if it was saved after the previous epoch's last batch; {} if it was saved between two epochs.
+    ended: dict[str, Any] | None = None
+    passing: bool = False  # the next ``for`` delivers the rest of the previous epoch, which is empty
     continue_if_over: bool = False  # whether to run the next epoch if this one proves to have no more batches
     live: DataEpoch | None = None  # data epoch in progress, newer than its entry in ``open``
 
@@ -194,6 +196,15 @@ class Epochs:
             self.position.close(self.data_epoch(), ended=False)
         self.finish()
 
+    def passes_over(self) -> bool:
+        """Move to where the next ``for`` begins; return whether it is over at once, see ``Position.passing``."""
+        passing, self.position.passing = self.position.passing, False
+        if not passing:
+            if self.position.started:
+                self.restart()
+            self.leave_saved_files()
+        return passing
+
     def restart(self) -> None:
         """After a break, start the epoch again, or the next one if this one was complete; after loading, continue."""
         position, steps = self.position, self.job.steps
@@ -214,7 +225,10 @@ class Epochs:
         epoch = whole(epoch, "set_epoch(epoch)")
         self.parts.stop()
         position, ended = self.position, self.position.ended
-        if ended is not None and epoch in (ended["epoch"], ended["epoch"] + 1):
+        position.passing = ended == {} and epoch == position.epoch - 1
+        if position.passing:
+            pass
+        elif ended and epoch in (ended["epoch"], ended["epoch"] + 1):
             self.move_to(ended)
             if epoch != ended["epoch"]:
                 self.skip_rest()

@@ -30,9 +30,8 @@ def iterate(epochs: Epochs, _loader: object = None, continues: bool = False) -> 
     """
     getpid = os.getpid  # ``os`` may be gone at interpreter exit
     epochs.parts.stop()
-    if epochs.position.started:
-        epochs.restart()
-    epochs.leave_saved_files()
+    if epochs.passes_over():
+        return
     if epochs.changes:
         apply_due(epochs)
     parts, position, job = epochs.parts, epochs.position, epochs.parts.job
