@@ -142,11 +142,12 @@ class Parquet(Format):
     def refitted(self, piece: Any, fields: Any) -> Any:
         return self.encode(pq.read_table(pa.BufferReader(piece)).cast(fields))
 
-    def encode(self, table: pa.Table) -> Any:
+    def encode(self, table: pa.Table, rows: int | None = None) -> Any:
+        """Encode rows as a file with row groups of ``rows`` rows, by default a single one."""
         sink = pa.BufferOutputStream()
         try:
             how = self.layouts.options(table) if self.layouts is not None else {}
-            pq.write_table(table, sink, row_group_size=max(1, table.num_rows), write_page_checksum=True, **how)
+            pq.write_table(table, sink, row_group_size=rows or max(1, table.num_rows), write_page_checksum=True, **how)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise PipelineError(
                 f"Parquet cannot store a column: {error}", fix="cast that column, or drop it"

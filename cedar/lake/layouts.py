@@ -7,7 +7,7 @@ decoding. It only tries encodings and compressions that other Parquet readers su
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -219,18 +219,6 @@ def tighten_nullability(table: pa.Table) -> pa.Schema:
     return pa.schema(
         [_tighten_field(table.schema.field(name), table.column(name).chunks) for name in table.column_names]
     )
-
-
-def with_required(table: pa.Table, names: Collection[str]) -> pa.Table:
-    """Return the same rows with the columns ``names``, and their list items, marked as non-nullable."""
-    fields = pa.schema([_required(field) if field.name in names else field for field in table.schema])
-    return table.cast(fields) if names else table
-
-
-def _required(field: pa.Field) -> pa.Field:
-    kind = field.type
-    kind = pa.large_list(_required(kind.value_field)) if pt.is_large_list(kind) else kind
-    return field.with_type(kind).with_nullable(pt.is_null(kind))
 
 
 def _tighten_field(field: pa.Field, arrays: Iterable[pa.Array]) -> pa.Field:

@@ -100,7 +100,7 @@ class PartFiles:
             part.assembly.add(piece)
             part.file.flush()
         part.rows += rows
-        full = not self.storage.single and (part.file.size >= FILE_BYTES or part.assembly.full)
+        full = part.file.size >= FILE_BYTES or part.assembly.full
         if full or (most is not None and part.rows >= most):
             self._end(folder)
 

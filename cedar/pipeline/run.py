@@ -165,6 +165,13 @@ class RunMethods:
             progress.position = loader.position
             yield from loader
 
+    def _table(self, method: str) -> Iterator[pa.Table]:
+        """Yield all rows of one epoch as one table. Nothing runs before it is asked for."""
+        from cedar.datasets.to_arrow import to_arrow_table
+
+        schema = cast("Pipeline", self).schema
+        yield to_arrow_table(self._blocks(method), {} if schema == {"?": "?"} else schema)
+
     def to_arrow(self) -> pa.Table:
         """Return all rows of an epoch, including those in batches, as one Arrow table.
 
@@ -176,10 +183,7 @@ class RunMethods:
             >>> cedar.from_items([{"x": 1}]).to_arrow().num_rows
             1
         """
-        from cedar.datasets.to_arrow import to_arrow_table
-
-        schema = cast("Pipeline", self).schema
-        return to_arrow_table(self._blocks("to_arrow"), {} if schema == {"?": "?"} else schema)
+        return next(self._table("to_arrow"))
 
     def write(  # noqa: PLR0913 - each has a name
         self,
@@ -255,7 +259,7 @@ class RunMethods:
         """Write Parquet files like ``write``, but always all rows, even if this process is one of several ranks.
 
         Args:
-            url: a folder, or a single file if it ends in ``.parquet``.
+            url: a folder, or a single file if it ends in ``.parquet``. For a single file, all rows must fit in memory.
             partition_by, storage_options: see ``write``.
 
         Returns:
@@ -280,8 +284,8 @@ class RunMethods:
         if partition_by:
             raise PipelineError(f"write_parquet: partition_by={partition_by!r} needs a folder, not {url!r}", site=site)
         try:
-            blocks = self._blocks("write_parquet")
-            return extension("lake.sinks").write_parquet(blocks, url, storage_options=stored)  # type: ignore[no-any-return]
+            tables = self._table("write_parquet")
+            return extension("lake.sinks").write_files(url, tables, options=stored)  # type: ignore[no-any-return]
         except CedarError as error:
             error.site = error.site or site
             raise

@@ -18,19 +18,5 @@ def block(columns, n: int | None = None, start: int = 0) -> Block:
     return Block(made, Keys(np.arange(start, start + count)))
 
 
-def cut(rows: int, sizes: list[int]) -> list[Block]:
-    """Blocks of x = 0, 1, ... cut at some sizes."""
-    blocks, start = [], 0
-    for size in [*sizes, rows]:
-        stop = min(rows, start + size)
-        blocks.append(block({"x": np.arange(start, stop), "s": [f"s{i}" for i in range(start, stop)] or as_empty()}))
-        start = stop
-    return blocks
-
-
-def as_empty() -> pa.Array:
-    return pa.array([], pa.large_string())
-
-
 def files_of(folder: Path) -> list[str]:
     return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())

@@ -6,15 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import pyarrow as pa
 import pytest
 
 import cedar
 from cedar.core.errors import PipelineError, SourceError
 from cedar.datasets.storage import Storage
-from cedar.lake.sinks import write_parquet
+from cedar.lake.sinks import write_files
 from cedar.testing.storage import flaky
-from tests.datasets.blocks import block, cut, files_of
+from tests.datasets.blocks import files_of
+
+ROWS = pa.table({"x": [0, 1, 2]})
 
 
 @pytest.mark.usefixtures("impatient")
@@ -37,49 +39,62 @@ def test_nothing_is_sent_of_files_that_an_error_cut_short(memory: Any):
 
 
 def test_data_that_is_there_is_not_mixed_with(tmp_path: Path):
-    write_parquet(cut(3, []), tmp_path / "out")
+    write_files(tmp_path / "out", [ROWS])
     before = files_of(tmp_path)
     with pytest.raises(PipelineError, match="holds 1 data files already, such as 'part-00000.parquet'"):
-        write_parquet(cut(3, []), tmp_path / "out")
+        write_files(tmp_path / "out", [ROWS])
     with pytest.raises(PipelineError, match="exists already"):
-        write_parquet(cut(3, []), tmp_path / "out" / "part-00000.parquet")
+        write_files(tmp_path / "out" / "part-00000.parquet", [ROWS])
     assert files_of(tmp_path) == before
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "README").write_text("hello")
-    write_parquet(cut(3, []), tmp_path / "notes")
+    write_files(tmp_path / "notes", [ROWS])
     assert files_of(tmp_path / "notes") == ["README", "part-00000.parquet"]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
 def test_nothing_remains_after_an_interruption(tmp_path: Path, error):
-    def blocks():
-        for i in range(5):
-            yield block({"x": np.arange(100), "k": np.arange(100) % 3})
-            if i == 3:
-                raise error("stop")
+    def tables() -> Iterator[pa.Table]:
+        yield ROWS
+        yield ROWS
+        raise error("stop")
 
     with pytest.raises(error):
-        write_parquet(blocks(), tmp_path / "out", row_group_rows=10, rows_per_file=50)
+        write_files(tmp_path / "out", tables())
     assert files_of(tmp_path) == []
-    write_parquet(cut(3, []), tmp_path / "out")
+    write_files(tmp_path / "out", [ROWS])
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "no space left")])
+def test_no_local_copy_remains_of_a_failed_upload(
+    memory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Any
+):
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("cedar.datasets.storage.upload", fail)
+    with pytest.raises(KeyboardInterrupt if error is KeyboardInterrupt else SourceError):
+        write_files("memory://out", [ROWS])
+    assert (files_of(tmp_path), memory.find("/out")) == ([], [])
 
 
 def test_no_file_is_seen_before_it_is_whole(tmp_path: Path):
-    def blocks():
-        for _ in range(3):
-            yield block({"x": np.arange(100)})
+    def tables() -> Iterator[pa.Table]:
+        for _ in range(2):
+            yield ROWS
             assert not [f for f in files_of(tmp_path) if not f.rpartition("/")[2].startswith(".")]
 
-    write_parquet(blocks(), tmp_path / "out", row_group_rows=10)
-    assert files_of(tmp_path) == ["out/part-00000.parquet"]
+    write_files(tmp_path / "out", tables())
+    assert files_of(tmp_path) == ["out/part-00000.parquet", "out/part-00001.parquet"]
 
 
 def test_a_place_that_cannot_be_written_to(tmp_path: Path):
     (tmp_path / "file").write_text("x")
     with pytest.raises((SourceError, PipelineError), match="file"):
-        write_parquet(cut(3, []), tmp_path / "file" / "out")
+        write_files(tmp_path / "file" / "out", [ROWS])
     with pytest.raises(SourceError, match=r"cannot write to 'nosuch://\*\*\*@x/out'"):
-        write_parquet(cut(3, []), "nosuch://me:secret@x/out")
+        write_files("nosuch://me:secret@x/out", [ROWS])
 
 
 def test_a_fault_is_not_taken_for_a_free_name(memory: Any, monkeypatch: pytest.MonkeyPatch):

@@ -10,9 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cedar.core.block import Block
 from cedar.core.columns import Column
-from cedar.core.cursor import Keys
 from cedar.core.errors import invalid_call
 from cedar.core.jagged import gather
 from cedar.core.packages import extension
@@ -189,18 +187,13 @@ def write_sessions(
             raise invalid_call(f"write_sessions({name}={value}): must be at least {least}")
     best = BayesAuc()
     log = log or ClickLog()
-    blocks = _blocks(log, seed, rows, rows_per_file, best)
-    urls = extension("lake.sinks").write_parquet(
-        blocks, url, row_group_rows=min(row_group_rows, rows_per_file), rows_per_file=rows_per_file,
-        never_null=log.columns(),
-    )  # fmt: skip
+
+    def tables() -> Iterator[pa.Table]:
+        world = world_of(log, seed)
+        for file, start in enumerate(range(0, rows, rows_per_file)):
+            drawn = draw_file(log, world, seed, file, min(rows_per_file, rows - start))
+            best.add(drawn.probability, drawn.label)
+            yield pa.table(drawn.columns)
+
+    urls = extension("lake.sinks").write_files(url, tables(), row_group_rows)
     return Written(tuple(urls), rows, best.rate, best.value)
-
-
-def _blocks(log: ClickLog, seed: int, rows: int, rows_per_file: int, best: BayesAuc) -> Iterator[Block]:
-    world = world_of(log, seed)
-    for file, start in enumerate(range(0, rows, rows_per_file)):
-        count = min(rows_per_file, rows - start)
-        drawn = draw_file(log, world, seed, file, count)
-        best.add(drawn.probability, drawn.label)
-        yield Block(drawn.columns, Keys(np.arange(start, start + count, dtype=np.int64)))
