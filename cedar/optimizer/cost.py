@@ -95,7 +95,6 @@ class ChainCost:
         self.units = [[self._work(load, p, 0.0) for p in range(len(self.places))] for load in self.loads]
         self._tasks = [self._shipped_tasks(load, e) for load, e in zip(self.loads, self.effects, strict=True)]
         self._rates = {0: flow.rate[id(chain.base)]}
-        self.reading = 0.0  # core seconds of reading, per row read from the sources
         choice = dataclasses.replace(choice, workers=lambda _: capacity.workers)
         whole = [choice.reads_all(place, chain.sources) for place in self.places]
         self._cuts = [
@@ -173,14 +172,6 @@ class ChainCost:
             done, at = done | 1 << i, self.location_after(at, i, place)
         return self.finish(use, at)
 
-    def seconds(self, order: Sequence[int]) -> dict[int, float]:
-        """Return each operator's core seconds per row read from the sources, by index into ``chain.nodes``."""
-        done, by_node = 0, {}
-        for i in order:
-            by_node[i] = self.weight(done, i) * self.loads[i].cpu
-            done |= 1 << i
-        return by_node
-
     def task_bytes(self, order: Sequence[int]) -> float:
         """Return the peak size in bytes of the rows of one task."""
         entering = self.rate(0)
@@ -238,7 +229,6 @@ class ChainCost:
             kept *= each.keep
         rate = flow.rate[id(node)] / kept if kept else 0.0
         share = _fraction_read(node.operator, load)
-        self.reading = rate * share * load.cpu
         uses = []
         for place, remote in enumerate(self.remote[: len(self.places)]):
             if remote and load.serial:

@@ -85,8 +85,6 @@ def predict(model: Model, paths: Sequence[Path], more: bool = True) -> Predictio
     return Prediction(
         rows_per_second=1 / slowest if slowest else float("inf"),
         bottleneck=max(named, key=lambda name: named[name]) if named else "",
-        use=named,
-        operators=_operators(model, paths),
         more=_upgrade_gains(model, paths, slowest) if more else {},
     )
 
@@ -112,21 +110,6 @@ def _resource_name(model: Model, k: int) -> str:
     if max(storage, waits) <= work:
         return RESOURCES[k]
     return "storage" if storage >= waits else "waiting"
-
-
-def _operators(model: Model, paths: Sequence[Path]) -> dict[int, float]:
-    """Return core seconds per row read, by operator number."""
-    by_operator: dict[int, float] = {}
-    for cost, path in zip(model.costs, paths, strict=True):
-        nodes = cost.chain.nodes
-        seconds = [(nodes[i], each) for i, each in cost.seconds(path.order).items()]
-        if cost.chain.sources:
-            seconds.append((cost.chain.base, cost.reading))
-        for node, each in seconds:
-            ordinal = model.ordinal(node)
-            if ordinal is not None:
-                by_operator[ordinal] = by_operator.get(ordinal, 0.0) + each
-    return dict(sorted(by_operator.items()))
 
 
 def _upgrade_gains(model: Model, paths: Sequence[Path], slowest: float) -> dict[str, float]:

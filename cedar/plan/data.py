@@ -44,15 +44,11 @@ class Prediction:
     Args:
         rows_per_second: predicted throughput, in rows read from the sources per second.
         bottleneck: the limiting resource, such as "cores", "GIL", "process shipping", "storage".
-        use: for each resource, seconds of use per row read, divided by its capacity; largest for the bottleneck.
-        operators: for each operator index, core seconds per row read.
         more: predicted relative speedup from more hardware, such as {"one more core": 0.38} for 38% more.
     """
 
     rows_per_second: float
     bottleneck: str
-    use: dict[str, float] = field(default_factory=dict)
-    operators: dict[int, float] = field(default_factory=dict)
     more: dict[str, float] = field(default_factory=dict)
 
 

@@ -44,9 +44,7 @@ def moved(root=None, place="processes"):
 
 def rewritten():
     """A plan with a scan, a moved filter, a smaller with_columns, places and a cache put in."""
-    prediction = Prediction(
-        12345.678, "cores", {"cores": 1 / 12345.678, "GIL": 1e-5}, {1: 2 / 3e6}, {"one more core": 1 / 3}
-    )
+    prediction = Prediction(12345.678, "cores", {"one more core": 1 / 3})
     decisions = (
         Decision("push_filter", "filter below map(decode)", True),
         Decision("cache", "map(decode)", False, "random"),
