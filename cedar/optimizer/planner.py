@@ -19,7 +19,7 @@ from cedar.plan.lower import Choice, does
 from cedar.plan.places import REMOTE
 from cedar.plan.splits import Splits
 from cedar.plan.steps.order import may_swap
-from cedar.plan.steps.step import CacheCosts, Factors, Facts, Refusal, facts_of
+from cedar.plan.steps.step import CacheLimits, Factors, Facts, Refusal, facts_of
 from cedar.profile import Profile
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class AutoPlanner:
         workers: how many tasks run concurrently.
         most_workers: maximum number of workers if waiting limits a plan; None keeps ``workers``.
         exact: False allows rewrites within an operator's tolerance.
-        keeping: the costs of storing rows between epochs; with None, caches stay where they are.
+        keeping: the limits of storing rows between epochs; with None, caches stay where they are.
         factors: returns how often rows repeat in the columns of a ``dedup()``; with None, each ``dedup()`` stays.
         cluster: a cluster that a plan may use, with its measured overhead.
         rules: the caller's rules, which run after the built-in rules that move operators.
@@ -64,7 +64,7 @@ class AutoPlanner:
     exact: bool = True
     rules: tuple[Rule, ...] = ()
     refused: frozenset[str] = frozenset()
-    keeping: CacheCosts | None = None
+    keeping: CacheLimits | None = None
     factors: Factors | None = None
     cluster: Cluster | None = None
     _refusals: list[Decision] = field(default_factory=list, repr=False)

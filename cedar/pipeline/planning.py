@@ -26,10 +26,10 @@ from cedar.optimizer.rewrite import Rule
 from cedar.plan import graph
 from cedar.plan.data import Budget, Cluster, Decision, Plan, Planner
 from cedar.plan.splits import TolerantSplits
-from cedar.plan.steps.step import CacheCosts, Factors, facts_of, leave_unread, tolerated
+from cedar.plan.steps.step import CacheLimits, Factors, facts_of, leave_unread, tolerated
 from cedar.plan.steps.sweep import replay
 from cedar.profile import Profile
-from cedar.store.cache import MEMORY_BYTES, load_seconds_per_byte
+from cedar.store.cache import MEMORY_BYTES
 
 if TYPE_CHECKING:
     from cedar.pipeline.core import Pipeline
@@ -153,7 +153,7 @@ def planner_for(
         workers=workers or cores(),
         most_workers=_MAX_WORKERS if workers is None and executor == "auto" else None,
         exact=exact,
-        keeping=CacheCosts(load_seconds_per_byte, cache_bytes, bool(budget.cache_bytes), budget.layout_place),
+        keeping=CacheLimits(cache_bytes, bool(budget.cache_bytes), budget.layout_place),
         factors=_factors(node, on_error),
         cluster=None if cluster is None else Cluster(*extension("cluster.dask.costs").ship_costs(cluster)),
     )

@@ -18,7 +18,6 @@ from cedar.core.block import Block
 from cedar.core.columns import Column, copied, read_only
 from cedar.core.groups import own_each
 from cedar.core.printable import redact
-from cedar.core.process import Lock
 from cedar.core.remote import find_place
 from cedar.store.blocks import read_blocks, storable, versions, write_body
 from cedar.store.entry import Damaged
@@ -135,11 +134,7 @@ _log = logging.getLogger("cedar")
 MEMORY_BYTES = 2 << 30  # default maximum per loader
 RECORD = "-" + "0" * 16  # suffix of the name of a group's record: what its entries were computed from
 _MAX_RECORDS = 64  # maximum number of records to compare
-SECONDS_PER_BYTE = {"disk": 1e-9, "url": 2e-8}  # 1 GB/s and 0.05 GB/s
-_ENOUGH = 64 << 20  # bytes that must be read before the measured average is used
-_EXPECTED = {"memory": 1e-10, **SECONDS_PER_BYTE}  # estimates until then; memory: 10 GB/s
-_seen: dict[str, tuple[int, float]] = {}
-_lock = Lock()
+SECONDS_PER_BYTE = {"disk": 1e-9, "url": 2e-8}  # estimates of reading: 1 GB/s and 0.05 GB/s
 
 
 def kind_of(where: str) -> str:
@@ -152,28 +147,6 @@ def kind_of(where: str) -> str:
     if where in ("auto", "memory"):
         return "memory"
     return "url" if "://" in where and not where.startswith(("file://", "local://")) else "disk"
-
-
-def note_load(kind: str, nbytes: int, seconds: float) -> None:
-    """Record that an entry was read."""
-    with _lock:
-        known_bytes, known_seconds = _seen.get(kind, (0, 0.0))
-        _seen[kind] = (known_bytes + nbytes, known_seconds + seconds)
-
-
-def load_seconds_per_byte(where: str) -> float:
-    """Return the seconds per byte to read an entry: the average measured by this process, or an estimate until then.
-
-    Args:
-        where: the argument of ``cache(where)``.
-
-    Examples:
-        >>> load_seconds_per_byte("memory") < load_seconds_per_byte("s3://bucket/kept")
-        True
-    """
-    kind = kind_of(where)
-    nbytes, seconds = _seen.get(kind, (0, 0.0))
-    return seconds / nbytes if nbytes >= _ENOUGH else _EXPECTED[kind]
 
 
 @dataclass(frozen=True)
@@ -256,9 +229,8 @@ class Store:
         Raises:
             PipelineError: ``where`` is a directory that others can write to.
         """
-        start = time.perf_counter()
-        kind = kind_of(where)
-        blocks = self.memory.get(key.group, key.name) if kind == "memory" else self._load(key, where)
+        memory = kind_of(where) == "memory"
+        blocks = self.memory.get(key.group, key.name) if memory else self._load(key, where)
         if blocks and key.columns is not None:
             columns = key.columns
             lacking = any(b.columns and not set(columns) <= b.columns.keys() for b in blocks)
@@ -270,8 +242,6 @@ class Store:
         with self._lock:
             self.hits += blocks is not None
             self.misses += blocks is None
-        if blocks:
-            note_load(kind, sum(b.nbytes for b in blocks), time.perf_counter() - start)
         return blocks
 
     def _load(self, key: Key, where: str) -> list[Block] | None:

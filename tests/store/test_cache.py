@@ -1,4 +1,4 @@
-"""What reading an entry costs: an estimate, until enough was measured."""
+"""What a store keeps, in memory and in directories, and what it gives back."""
 
 from __future__ import annotations
 
@@ -18,18 +18,11 @@ from cedar.core.block import Block
 from cedar.core.columns import objects
 from cedar.core.cursor import Keys
 from cedar.store import place
-from cedar.store.cache import Memory, Store, load_seconds_per_byte, note_load
+from cedar.store.cache import Memory, Store
 from cedar.store.entry import opened
 from tests import toy_entries
 from tests.store.toy_stored import block, entries, entry
 from tests.toy_entries import Key, assert_same
-
-
-def test_the_cost_of_loading_follows_what_was_measured(monkeypatch: Any) -> None:
-    monkeypatch.setattr("cedar.store.cache._seen", {})
-    assert 0 < load_seconds_per_byte("auto") < load_seconds_per_byte("kept") < load_seconds_per_byte("s3://b/kept")
-    note_load("disk", 1 << 30, 2.0)
-    assert load_seconds_per_byte("kept") == 2.0 / (1 << 30)
 
 
 def stored(folder: Path) -> set[str]:

@@ -17,11 +17,12 @@ from cedar.plan import graph
 from cedar.plan.graph import Node, Scan
 from cedar.plan.steps.order import Group, features, passes_groups
 from cedar.plan.steps.single import Cache, Share, chain_below, equal_before, kept_above
-from cedar.plan.steps.step import CacheCosts, Facts, Refusal, read_from
+from cedar.plan.steps.step import CacheLimits, Facts, Refusal, read_from
 
 _AUTO = "auto"
 _MIN_RATIO = 1.1  # minimum ratio of the new gain to the old one, since measurements have noise
 _MIN_SAVING = 0.05  # fraction of an epoch's time that an inserted cache must save
+_SECONDS_PER_BYTE = 1e-10  # of reading stored rows back from memory: 10 GB/s
 
 
 @dataclass(frozen=True)
@@ -36,10 +37,10 @@ class _CachePoint:
     saved: float
     bytes: float
 
-    def gain(self, rows: int, per_byte: float, room: float) -> float:
+    def gain(self, rows: int, room: float) -> float:
         """Return seconds gained per row. Rows that do not fit in ``room`` bytes are computed again."""
         total = rows * self.bytes
-        return (self.saved - self.bytes * per_byte) * (min(1.0, room / total) if total else 1.0)
+        return (self.saved - self.bytes * _SECONDS_PER_BYTE) * (min(1.0, room / total) if total else 1.0)
 
 
 def cache_place(node: Node, facts: Facts) -> Outcome:
@@ -60,7 +61,7 @@ def cache_place(node: Node, facts: Facts) -> Outcome:
     return _placed(chain, hints[0] if hints else None, facts, facts.keeping)
 
 
-def _placed(chain: list[Node], hint: Node | None, facts: Facts, keeping: CacheCosts) -> Outcome:
+def _placed(chain: list[Node], hint: Node | None, facts: Facts, keeping: CacheLimits) -> Outcome:
     source = chain[0]
     label = CacheOperator(_AUTO).label()
     rows = _rows(source)
@@ -71,14 +72,14 @@ def _placed(chain: list[Node], hint: Node | None, facts: Facts, keeping: CacheCo
     fixed = next((i for i, n in enumerate(work) if n.effects.random), len(work))
     places = _places(source, work[:fixed], facts)
     room = keeping.bytes / len(graph.sources(facts.root))
-    gains = [place.gain(rows, keeping.seconds_per_byte(_AUTO), room) for place in places]
+    gains = [place.gain(rows, room) for place in places]
     best = max(range(len(gains)), key=lambda i: (gains[i], -i))
     how = f"above {facts.label((source, *work)[best])} ({_format_saving(places[best], rows)})"
     if hint is None:
         return Change(Cache(best), label, how) if gains[best] > _MIN_SAVING * places[-1].saved else None
     now = min(chain.index(hint) - 1, fixed)
     if gains[best] <= 0:
-        place, loading = places[now], places[now].bytes * keeping.seconds_per_byte(_AUTO)
+        place, loading = places[now], places[now].bytes * _SECONDS_PER_BYTE
         why = f"reading a row back takes {loading * 1e6:.3g} us, computing it {place.saved * 1e6:.3g} us"
         why = why if room else "no memory to store rows"
         return Change(Cache(None), facts.label(hint), f"dropped: {why}")

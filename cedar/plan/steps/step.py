@@ -216,17 +216,15 @@ class Refusal:
 
 
 @dataclass(frozen=True)
-class CacheCosts:
-    """The costs and limits of storing rows between epochs.
+class CacheLimits:
+    """The limits of storing rows between epochs.
 
     Args:
-        seconds_per_byte: returns the cost of reading stored rows back from a location, given as in ``cache(where)``.
         bytes: the memory available for stored rows, in bytes.
         wanted: whether rows may be stored even if the pipeline has no ``cache()``.
         layout: a directory or URL for copies of the sources' files in another layout; None makes no copies.
     """
 
-    seconds_per_byte: Callable[[str], float]
     bytes: int
     wanted: bool = False
     layout: str | None = None
@@ -258,7 +256,7 @@ class Facts:
         live: for each node, the columns that it must deliver; None, or a missing entry, means all.
         streams: returns whether a source has splits that can only be read from their start; by default from its splits.
         alone: whether a step may move only one operator, because several moves together cost more.
-        keeping: the costs of storing rows; None if rows may not be stored.
+        keeping: the limits of storing rows; None if rows may not be stored.
         factors: returns how often rows repeat in each column of a ``dedup()``, from a sample of its source.
     """
 
@@ -272,7 +270,7 @@ class Facts:
     refused: frozenset[str] = field(default_factory=frozenset)
     streams: Callable[[Node], bool] = _reads_from_the_beginning
     alone: bool = False
-    keeping: CacheCosts | None = None
+    keeping: CacheLimits | None = None
     factors: Factors | None = None
     nodes: dict[int, Node] = field(default_factory=dict, repr=False)
     consumers: dict[int, list[Node]] = field(default_factory=dict)

@@ -10,12 +10,12 @@ import cedar
 from cedar import Budget, col
 from cedar.optimizer.rules import cache_place
 from cedar.optimizer.rules.reuse import layout_place
-from cedar.plan.steps.step import CacheCosts
+from cedar.plan.steps.step import CacheLimits
 from tests.optimizer.plan_lines import after, decided, line, measured, table
 
 ROWS = 1000
 READ = {"cpu": {0: 1e-6}, "columns": {0: {"a": 100.0}}}
-PLENTY = CacheCosts(lambda _: 1e-10, 1 << 30)
+PLENTY = CacheLimits(1 << 30)
 
 
 def f(x):
@@ -71,20 +71,21 @@ def test_rows_that_would_not_fit_are_kept_before_they_grow():
     p = table("a", rows=ROWS).map(f, "a").map(g, "a").cache()
     seen = figures((1, (1e-3, 100.0)), (2, (5e-4, 1e5)))
     assert kept(p, seen) == line(p.node)
-    assert kept(p, seen, CacheCosts(lambda _: 1e-10, 1 << 20)) == "read -> map(f) -> cache -> map(g)"
+    assert kept(p, seen, CacheLimits(1 << 20)) == "read -> map(f) -> cache -> map(g)"
 
 
 GONE = [
-    ("reading a row back takes", CacheCosts(lambda _: 1e-5, 1 << 30)),
-    ("no memory to store rows", CacheCosts(lambda _: 1e-10, 0)),
+    ("reading a row back takes", 1e6, PLENTY),
+    ("no memory to store rows", 100.0, CacheLimits(0)),
 ]
 
 
-@pytest.mark.parametrize(("why", "room"), GONE)
-def test_a_cache_that_saves_nothing_goes(why, room):
+@pytest.mark.parametrize(("why", "size", "room"), GONE)
+def test_a_cache_that_saves_nothing_goes(why, size, room):
     p = table("a", rows=ROWS).map(f, "a").cache().batch(2)
-    assert kept(p, figures((1, (1e-5, 100.0))), room) == "read -> map(f) -> batch"
-    assert why in decided(p, cache_place, profile=figures((1, (1e-5, 100.0))), keeping=room)[0]
+    seen = figures((0, (1e-6, size)), (1, (1e-5, size)))
+    assert kept(p, seen, room) == "read -> map(f) -> batch"
+    assert why in decided(p, cache_place, profile=seen, keeping=room)[0]
 
 
 STAYS = [
@@ -115,7 +116,7 @@ def test_a_cache_is_put_in_only_where_the_budget_says_so():
     p = table("a", rows=ROWS).map(f, "a").batch(2)
     seen = figures((1, (1e-3, 100.0)))
     assert kept(p, seen) == line(p.node)
-    wanted = CacheCosts(lambda _: 1e-10, 1 << 30, wanted=True)
+    wanted = CacheLimits(1 << 30, wanted=True)
     assert kept(p, seen, wanted) == "read -> map(f) -> cache -> batch"
     assert (
         "applied  cache_place: cache('auto'): above map(f)" in decided(p, cache_place, profile=seen, keeping=wanted)[0]
@@ -157,7 +158,7 @@ def path(tmp_path):
 
 
 def keeping(layout="new", streams=False):
-    return {"keeping": CacheCosts(lambda place: 0.0, 0, layout=layout), "streams": lambda node: streams}
+    return {"keeping": CacheLimits(0, layout=layout), "streams": lambda node: streams}
 
 
 @pytest.mark.parametrize(
