@@ -115,19 +115,3 @@ class Physical:
     stages: tuple[Stage, ...]
     nodes: tuple[Node, ...] = field(repr=False, compare=False)
     deal: int
-
-    def __str__(self) -> str:
-        """Return one line per stage."""
-        return "\n".join(f"{number:>3}  {self.describe(stage)}" for number, stage in enumerate(self.stages))
-
-    def describe(self, stage: Stage) -> str:
-        """Describe a stage on one line."""
-        sources = [segment.source for segment in stage.segments]
-        work = " -> ".join(self.works[i].label for i in (*sources, *stage.operators)) or "gather"
-        reported = [
-            f"in {stage.place}" if stage.place else "",
-            f"windows of {self.works[stage.windows].label}" if stage.windows >= 0 else "",
-            "small tasks" if stage.small else "",
-            f"of {', '.join(map(str, stage.inputs))}" if stage.inputs else "",
-        ]
-        return "  ".join([f"{stage.kind:<6}", work, *filter(None, reported)])

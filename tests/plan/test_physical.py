@@ -6,10 +6,12 @@ import cedar
 from cedar import col
 from cedar.plan.lower import Choice, lower
 from tests.plan.toy_stages import numbers, plus
+from tests.plan.verify import describe
 
 
 def lines(p: cedar.Pipeline, choice: Choice | None = None) -> list[str]:
-    return [" ".join(line.split()[1:]) for line in str(lower(p.node, choice or Choice())).splitlines()]
+    physical = lower(p.node, choice or Choice())
+    return [" ".join(describe(physical, stage).split()) for stage in physical.stages]
 
 
 def test_what_reads_also_does_what_is_cheap_for_many_rows_at_once():

@@ -22,6 +22,19 @@ def verify(physical: Physical) -> None:
     _Stages(physical).check()
 
 
+def describe(physical: Physical, stage: Stage) -> str:
+    """Describe a stage on one line."""
+    sources = [segment.source for segment in stage.segments]
+    work = " -> ".join(physical.works[i].label for i in (*sources, *stage.operators)) or "gather"
+    reported = [
+        f"in {stage.place}" if stage.place else "",
+        f"windows of {physical.works[stage.windows].label}" if stage.windows >= 0 else "",
+        "small tasks" if stage.small else "",
+        f"of {', '.join(map(str, stage.inputs))}" if stage.inputs else "",
+    ]
+    return "  ".join([f"{stage.kind:<6}", work, *filter(None, reported)])
+
+
 class _Stages:
     def __init__(self, plan: Physical) -> None:
         self.plan, self.works, self.nodes, self.stages = plan, plan.works, plan.nodes, plan.stages
@@ -36,7 +49,7 @@ class _Stages:
             why = why or ("ranks part below it" if above else None)
             if why:
                 raise PlanError(
-                    f"stage {number} of the plan, {self.plan.describe(stage).strip()}: {why}",
+                    f"stage {number} of the plan, {describe(self.plan, stage).strip()}: {why}",
                     site=self.nodes[stage.out].logical.site if 0 <= stage.out < len(self.nodes) else None,
                     fix=_FIX,
                 )
