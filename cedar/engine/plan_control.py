@@ -39,12 +39,13 @@ from cedar.executors.recovery.waiting import Patience
 from cedar.operators import native as kernels
 from cedar.operators.base import RowOperator
 from cedar.plan import graph
-from cedar.plan.data import Decision, Difference, Plan, Planner
+from cedar.plan.data import Decision, Difference, Plan
 from cedar.plan.graph import source_of
 from cedar.profile import Profile
 
 if TYPE_CHECKING:
     from cedar.engine.plan_results import PlanResults, ResultsStore
+    from cedar.optimizer.planner import AutoPlanner
 
 _log = logging.getLogger("cedar")
 _STALLED = 0.1  # if the trainer waits less than this fraction of the time, throughput measures only the trainer
@@ -67,7 +68,7 @@ class Plans:
 
     def __init__(
         self,
-        planner: Planner | None,
+        planner: AutoPlanner | None,
         first: Plan,
         binding: Binding,
         metrics: Metrics,

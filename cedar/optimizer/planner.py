@@ -72,7 +72,7 @@ class AutoPlanner:
 
     @property
     def limits(self) -> tuple[object, ...]:
-        """What determines the plans besides the pipeline."""
+        """What determines the plans besides the pipeline; values whose ``repr`` is the same in every process."""
         b, rules = self.budget, [rule.__name__ for rule in self.rules]
         budget = b.cpus, b.memory, b.cache, b.layout_place, b.cluster is not None
         return *budget, tuple(self.executors), self.workers, self.most_workers, self.exact, rules, sorted(self.refused)

@@ -24,7 +24,7 @@ from cedar.operators.base import Env, RowOperator
 from cedar.optimizer.planner import NAMES, AutoPlanner
 from cedar.optimizer.rewrite import Rule
 from cedar.plan import graph
-from cedar.plan.data import Budget, Cluster, Decision, Plan, Planner
+from cedar.plan.data import Budget, Cluster, Decision, Plan
 from cedar.plan.splits import TolerantSplits
 from cedar.plan.steps.step import CacheLimits, Factors, facts_of, leave_unread, tolerated
 from cedar.plan.steps.sweep import replay
@@ -87,7 +87,7 @@ def choose_plan(
     on_error: Skip | None,
     exact: bool,
     chosen: PlanOptions,
-) -> tuple[Planner | None, Plan | None]:
+) -> tuple[AutoPlanner | None, Plan | None]:
     """Return (planner, None) for a run that the optimizer plans, or (None, plan) for a fixed plan.
 
     Raises:

@@ -1,5 +1,5 @@
 """Plan: the optimized graph that runs in place of the pipeline as written, the rewrites that produced it, the resources
-that it may use, and the interface of the optimizer. The engine and the optimizer do not import each other.
+that it may use, and checks of its output. The engine and the optimizer do not import each other.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from cedar.core.errors import invalid_call
 from cedar.core.limits import as_int, parse_bytes
@@ -157,41 +157,6 @@ class Difference:
 
 Check: TypeAlias = Callable[[Plan], "Difference | None"]
 """Runs a plan and the pipeline as written on the same first rows."""
-
-
-class Planner(Protocol):
-    """Chooses plans for one pipeline."""
-
-    most_workers: int | None  # the maximum number of workers in a plan; None if the user set the number of workers
-
-    @property
-    def limits(self) -> tuple[object, ...]:
-        """What determines the plans besides the pipeline; values whose ``repr`` is the same in every process."""
-        ...
-
-    def begin(self) -> Plan:
-        """Return an initial plan that is based only on operators' declared effects, without running anything."""
-        ...
-
-    def admit(self, plan: Plan, check: Check) -> Plan:
-        """Check the initial plan, and return it without any rule that changes its results."""
-        ...
-
-    def candidates(self, profile: Profile) -> tuple[Plan, ...]:
-        """Return the plan with the best predicted throughput for each kind of executor; ``check`` has not run yet."""
-        ...
-
-    def checked(self, plan: Plan, profile: Profile, check: Check) -> Plan:
-        """Return a candidate without the rules that change results on the first rows.
-
-        Args:
-            check: compares results on the first rows; every plan with rewrites must pass it.
-        """
-        ...
-
-    def with_prediction(self, plan: Plan, profile: Profile) -> Plan:
-        """Return the same plan with a prediction from a new profile, without running the plan."""
-        ...
 
 
 # ---- resources -------------------------------------------------------------------------------------------------------

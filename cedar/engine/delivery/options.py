@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from cedar.core.errors import PipelineError, Site, Skip
 from cedar.core.limits import as_int
@@ -21,8 +21,11 @@ from cedar.executors.choose import executor_after_fork, names_cluster
 from cedar.executors.recovery.task import Deaths
 from cedar.executors.recovery.waiting import Patience
 from cedar.operators.base import BlockKernel
-from cedar.plan.data import Plan, Planner
+from cedar.plan.data import Plan
 from cedar.plan.graph import Node
+
+if TYPE_CHECKING:
+    from cedar.optimizer.planner import AutoPlanner
 
 
 class Observer:
@@ -74,9 +77,9 @@ class Options:
     format: str = "numpy"
     device: Any = None
     on_error: Skip | None = None
-    planner: Planner | None = None
+    planner: AutoPlanner | None = None
     plan: Plan | None = None
-    plan_for: Callable[[Node], Planner | None] | None = None  # creates the planner for a root with other snapshots
+    plan_for: Callable[[Node], AutoPlanner | None] | None = None  # creates the planner for a root with other snapshots
     explainer: Callable[[Node, Plans], str] | None = None
     as_blocks: bool = False  # deliver blocks instead of rows or batches, for sinks
     encode: BlockKernel | None = None  # kernel that tasks run on each batch, and whose result is delivered
