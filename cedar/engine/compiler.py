@@ -43,7 +43,7 @@ from cedar.plan.steps.order import batch_rows
 from cedar.store.cache import Store
 from cedar.tasks.cached import KeptReader
 from cedar.tasks.chain import KernelStep, Program
-from cedar.tasks.fingerprints import fingerprint, key_of
+from cedar.tasks.fingerprints import key_of, record_of
 from cedar.tasks.reading import Reader, SplitReader
 
 _CHUNK_WINDOWS = 8  # windows in a rank's run: enough that the two windows shared with neighbor ranks cost little
@@ -348,12 +348,12 @@ class Compiler:
         top = next(link for link in reversed(links) if isinstance(link, int))
         cache = self._nodes[segment.cache].operator
         assert isinstance(cache, StoresRows)
-        made = fingerprint(self._nodes[top], self.binding.root)
+        record = record_of(self._nodes[top], self.binding.root, cache.version, self._store.digests)
+        where = "memory" if record.unknown else cache.storage  # another run cannot verify that it does the same work
         branches = tuple(link.input for link in links if isinstance(link, Branch))
         return KeptReader(
-            reader or self._plain(segment.source), program or Program(), self._store, cache.storage, made, branches,
-            cache.version,
-        )  # fmt: skip
+            reader or self._plain(segment.source), program or Program(), self._store, where, record, branches
+        )
 
     def _conditions(self, node: Node) -> Iterator[Any]:
         """Yield the conditions of filters above a source that use only unchanged columns of that source."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 import pyarrow as pa
@@ -21,7 +21,7 @@ from cedar.plan import graph
 from cedar.store.blocks import relabeled, storable, write_body
 from cedar.store.cache import Key, Store, kind_of
 from cedar.tasks.chain import KernelStep, Program, Timing, run_program
-from cedar.tasks.fingerprints import Fingerprint, Record, record_of, why_missing
+from cedar.tasks.fingerprints import Record, why_missing
 from cedar.tasks.reading import Reader, SplitReader, read_split
 
 T = TypeVar("T")
@@ -35,26 +35,18 @@ class KeptReader:
         reader: the reader of the source: a ``Reader``, or a ``ScanReader`` if a plan reads less.
         program: the operators that are run on the rows before they are cached.
         store: the store of the loader.
-        where: the argument of ``cache(where)``.
-        fingerprint: the fingerprint of the last cached node.
+        where: the argument of ``cache(where)``; "memory" if ``record.unknown`` is not empty.
+        record: the record of the last cached node.
         branches: the branch numbers of the concats between source and cache, which are part of the row keys.
-        version: the user's version, which replaces the digests of the functions; None if not set.
     """
 
     reader: SplitReader
     program: Program
     store: Store
     where: str
-    fingerprint: Fingerprint
+    record: Record
     branches: tuple[int, ...] = ()
-    version: str | None = None
-    record: Record = field(init=False)
     caches: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "record", record_of(self.fingerprint, self.version, self.store.digests))
-        if self.record.unknown:  # another run cannot verify that it does the same work
-            object.__setattr__(self, "where", "memory")
 
     def read_blocks(self, split: Split, lap: int, env: Env, timing: Timing | None = None) -> Iterator[Block]:
         """Yield the program's output for a split, from the store if the entry exists.

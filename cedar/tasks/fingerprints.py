@@ -1,8 +1,8 @@
 """Fingerprints: identify what a cached part of a pipeline computes, independent of the plan that computes it.
 
-A fingerprint consists of the operators before the cache, in the order in which the user wrote them, and of the output
-columns. It does not depend on how a plan orders, fuses or distributes the work. The record of a fingerprint is saved
-with its entries, to explain why a later run finds no entry.
+A record consists of the operators before the cache, in the order in which the user wrote them, and of the output
+columns. It does not depend on how a plan orders, fuses or distributes the work. It is saved with its entries, to
+explain why a later run finds no entry.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
@@ -64,43 +64,6 @@ class Record:
         return dataclasses.asdict(self) | {"group": group, "data": data, "policy": policy}
 
 
-@dataclass(frozen=True)
-class Fingerprint:
-    """The nodes whose output is cached. They are described when first needed."""
-
-    nodes: tuple[Node, ...]  # as the user wrote them, inputs first
-    columns: tuple[str, ...] | None
-    physical: tuple[Operator, ...] = field(repr=False, default=())
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Fingerprint, ((), self.columns)  # workers receive the record instead of the nodes
-
-
-def fingerprint(node: Node, root: Node | None = None) -> Fingerprint:
-    """Return the fingerprint of the output of ``node``, a node of the pipeline or of a plan for it.
-
-    Args:
-        node: the last cached operator.
-        root: the root of the pipeline as written, used to distinguish operators of the plan from the user's.
-    """
-    written = {id(n) for n in graph.walk(root)} if root is not None else None
-    logical: dict[int, Node] = {}
-    physical: list[Operator] = []
-    for current in _row_nodes(node):
-        if written is not None and id(current.logical) not in written and current.projection is not None:
-            continue  # the output columns already include this
-        logical.setdefault(id(current.logical), current.logical)
-        operator = current.operator
-        if operator is not current.logical.operator and not isinstance(operator, Scan):
-            physical.append(operator)  # the plan's operator may also do the work of other nodes
-    schema = graph.schemas(node)[id(node)]
-    columns = None if schema is None else tuple(schema)
-    if columns is None:  # the output columns are unknown, so they depend on the plan's operators
-        physical += [n.operator for n in _row_nodes(node)]
-    ordered = sorted(logical.values(), key=lambda n: sum(1 for _ in graph.walk(n)))
-    return Fingerprint(tuple(ordered), columns, tuple(physical))
-
-
 def _row_nodes(node: Node) -> Iterator[Node]:
     """Yield the nodes that process rows, including those inside a scan."""
     for current in graph.walk(node):
@@ -110,11 +73,12 @@ def _row_nodes(node: Node) -> Iterator[Node]:
             yield from current.operator.where
 
 
-def record_of(given: Fingerprint, version: str | None, known: dict[Any, Any]) -> Record:
-    """Return the record of a fingerprint.
+def record_of(node: Node, root: Node | None, version: str | None, known: dict[Any, Any]) -> Record:
+    """Return the record of the output of ``node``, a node of the pipeline or of a plan for it.
 
     Args:
-        given: the cached nodes.
+        node: the last cached operator.
+        root: the root of the pipeline as written, used to distinguish operators of the plan from the user's.
         version: the user's version, which replaces the digests of the functions; None if not set.
         known: the digests of operators, by operator and version. An operator is described once for a loader, so that
             its digest stays the same if a function changes its closure later.
@@ -127,12 +91,27 @@ def record_of(given: Fingerprint, version: str | None, known: dict[Any, Any]) ->
         found: OperatorDigests = known[key][1]
         return found
 
-    made = tuple(digests(node.operator) for node in given.nodes)
-    inside = [digests(operator) for operator in given.physical]
+    written = {id(n) for n in graph.walk(root)} if root is not None else None
+    logical: dict[int, Node] = {}
+    changed: list[Operator] = []  # the plan's own operators
+    for current in _row_nodes(node):
+        if written is not None and id(current.logical) not in written and current.projection is not None:
+            continue  # the output columns already include this
+        logical.setdefault(id(current.logical), current.logical)
+        operator = current.operator
+        if operator is not current.logical.operator and not isinstance(operator, Scan):
+            changed.append(operator)  # the plan's operator may also do the work of other nodes
+    schema = graph.schemas(node)[id(node)]
+    columns = None if schema is None else tuple(schema)
+    if columns is None:  # the output columns are unknown, so they depend on the plan's operators
+        changed += [n.operator for n in _row_nodes(node)]
+    nodes = sorted(logical.values(), key=lambda n: sum(1 for _ in graph.walk(n)))  # inputs first
+    made = tuple(digests(each.operator) for each in nodes)
+    inside = [digests(operator) for operator in changed]
     physical = graph.digest([[each.parameters, each.code] for each in inside]) if inside else ""
-    several = sum(1 for node in given.nodes if not node.inputs) > 1
+    several = sum(1 for each in nodes if not each.inputs) > 1
     unknown = tuple(dict.fromkeys(f"{each.label}: {text}" for each in (*made, *inside) for text in each.unknown))
-    return Record(made, given.columns, physical, versions(), several, unknown, _inputs(given.nodes))
+    return Record(made, columns, physical, versions(), several, unknown, _inputs(nodes))
 
 
 def _inputs(nodes: Sequence[Node]) -> tuple[tuple[int, ...], ...]:

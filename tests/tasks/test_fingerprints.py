@@ -26,7 +26,7 @@ from cedar.store.cache import RECORD, Store
 from cedar.store.place import INSIDE
 from cedar.tasks.cached import KeptReader
 from cedar.tasks.chain import Program
-from cedar.tasks.fingerprints import fingerprint, record_of, why_missing
+from cedar.tasks.fingerprints import record_of, why_missing
 from cedar.tasks.reading import Reader
 from tests.store.toy_stored import entries
 
@@ -46,7 +46,9 @@ def keeper(
     source = graph.sources(node)[0].operator
     assert isinstance(source, Read)
     reader = Reader(source.source, 0, on_error=on_error)
-    return KeptReader(reader, Program(), Store(), where, fingerprint(node, root), version=version)
+    store = Store()
+    record = record_of(node, root, version, store.digests)
+    return KeptReader(reader, Program(), store, "memory" if record.unknown else where, record)
 
 
 def group(p: cedar.Pipeline | Node, **how: Any) -> str:
@@ -191,10 +193,10 @@ def test_a_function_that_counts_in_a_list_keeps_its_key_within_a_loader(file: Pa
     store = Store()
     records = []
     for _ in range(2):
-        records.append(record_of(fingerprint(p), None, store.digests))
+        records.append(record_of(p, None, None, store.digests))
         calls.append(1)
     assert records[0] == records[1]
-    assert record_of(fingerprint(p), None, {}) != records[0]
+    assert record_of(p, None, None, {}) != records[0]
 
 
 # ---- why -------------------------------------------------------------------------------------------------------------
