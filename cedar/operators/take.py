@@ -298,7 +298,7 @@ class RepeatStream(Stream):
                     wait = yield PENDING
                 while (piece := source.pull(wait)) is not None:
                     if piece is not PENDING:
-                        units += any(map(len, piece.rows.blocks))  # not counting skipped rows
+                        units += piece.units > 0 and any(map(len, piece.rows.blocks))  # not counting skipped rows
                         if piece.units:
                             unmarked = None if piece.ends_window else piece.rows
                         piece = replace(piece, at=[number, piece.position()], skip=0, end=None)

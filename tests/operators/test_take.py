@@ -174,6 +174,12 @@ def test_rows_that_are_all_skipped_are_not_repeated_for_ever():
         next(iter(p.repeat().batch(4).loader(executor="inline")))
 
 
+def test_repeat_is_an_error_if_skip_drops_every_row():
+    p = cedar.from_items([{"x": i} for i in range(100)]).filter(lambda x: x % 2 == 0, "x").shuffle().skip(1000)
+    with pytest.raises(cedar.CedarError, match="would continue forever"):
+        next(iter(p.repeat().batch(4).loader(executor="inline")))
+
+
 SEEDED = {
     "shuffle": lambda p, seed: p.shuffle(seed=seed),
     "sample": lambda p, seed: p.sample(n=9, seed=seed),
