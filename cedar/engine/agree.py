@@ -261,33 +261,34 @@ class Agreement:
     def _through(self, units: Iterator[T], padding: Callable[[], T], counts: Callable[[T], bool]) -> Iterator[T]:
         with talk(self._site, _STOPPED):
             self._board.meet(self._timeout, lambda: self._stopped, self._site)
-        waiting: deque[T] = deque()
+        waiting: deque[tuple[T, bool]] = deque()  # units to deliver, and whether each is a step
         have = step = reported = 0
         ended, end = False, None
-        while end is None or step < end:
+        while True:
             while end is None and not ended and have < step + BLOCK + min(step, BLOCK):
                 unit = next(units, None)
                 if unit is None:
                     ended = True
                 else:
-                    waiting.append(unit)
-                    if not counts(unit):
+                    waiting.append((unit, counts(unit)))
+                    if not waiting[-1][1]:
                         continue
                     have += 1
                 if ended or have % BLOCK == 0:
                     self._report(reported, have % BLOCK if ended else None)
                     reported += 1
+            while waiting and not waiting[0][1]:  # also after the last step, so that their skipped rows are counted
+                yield waiting.popleft()[0]
             if step % BLOCK == 0:
                 if reported <= step // BLOCK:  # this rank ran out in an earlier block, but other ranks did not
                     self._report(reported, 0)
                     reported += 1
-                if (end := self._end(step // BLOCK)) is not None and step >= end:
-                    break
-            while waiting and not counts(waiting[0]):
-                yield waiting.popleft()
-            yield waiting.popleft() if waiting else padding()
+                end = self._end(step // BLOCK)
+            if step == end:
+                break
+            yield waiting.popleft()[0] if waiting else padding()
             step += 1
-        self.undelivered = sum(map(counts, waiting))
+        self.undelivered = sum(is_step for _, is_step in waiting)
 
     def _report(self, block: int, end: int | None) -> None:
         with talk(self._site, _STOPPED):

@@ -70,6 +70,20 @@ def test_all_ranks_take_as_many_steps(seed: int, place: Any) -> None:
         assert talk(place, counts, pads) == expected  # under one name: words of the run before do not count
 
 
+def test_units_that_are_no_steps_are_delivered_after_the_last_step_too(place: Any) -> None:
+    own = [[-1, 0, 1, -2, 2, -3, -4], [0, 1, 2, -5, 3, -6], []]
+
+    def rank(number: int) -> tuple[list[int], int]:
+        agreement = Agreement(board(place, f"skipped/{ranks}", number, ranks), ranks, False, 30, None)
+        got = list(agreement.through(iter(own[number]), lambda: 0, lambda unit: unit >= 0))
+        return got, agreement.undelivered
+
+    ranks = 2
+    assert at_once(ranks, rank) == [(own[0], 0), ([0, 1, 2, -5], 1)]
+    ranks = 3
+    assert at_once(ranks, rank) == [([-1], 3), ([], 4), ([], 0)]
+
+
 def test_words_of_a_job_that_was_killed_do_not_count(place: Any) -> None:
     def ended(number: int) -> list[int]:
         there = board(place, "killed/1", number, 2)
@@ -359,3 +373,17 @@ def test_a_batch_of_skipped_rows_is_no_step(tmp_path: Path) -> None:
     with p.loader(rank=0, world=1, **options) as again:
         next(iter(again))
         assert [again.read(step)["x"].tolist() for step in range(8, 12)] == batches[8:12]
+
+
+def test_skipped_rows_at_the_end_of_an_agreed_epoch_are_counted(tmp_path: Path) -> None:
+    def fails(x: Any) -> Any:
+        if x.max() >= 1900:
+            raise ValueError(x)
+        return x
+
+    p = cedar.from_items([{"x": i} for i in range(2048)]).batch(16).map(fails, "x", dtype="int64")
+    options: dict[str, Any] = {"executor": "inline", "on_error": cedar.Skip(refill=True)}
+    loaders = [p.loader(rank=rank, world=2, agree=str(tmp_path), **options) for rank in range(2)]
+    batches = at_once(2, lambda rank: len(list(loaders[rank])))
+    assert batches == [54, 54], "rank 1 has only the failing rows after that"
+    assert [sum(loader.skipped.values()) for loader in loaders] == [0, 160]
