@@ -238,8 +238,9 @@ class Compiler:
         with at_site(node):
             stream = blame(operator.stream(inputs, context), node)
         if self._slices and work.batched and not self._below(stage).batched:
-            even = isinstance(operator, MakesBatches) and operator.batch_rows is not None and operator.last is None
-            stream = SliceStream(stream, *self._slices, even)  # not for buckets, which often give short batches
+            drops = isinstance(operator, MakesBatches) and operator.last is None
+            even = drops and batch_rows(node) is not None  # not for buckets, which often give short batches
+            stream = SliceStream(stream, *self._slices, drops, even)
         self._cuts += [stream] if isinstance(stream, (BatchStream, SliceStream)) else []
         return stream
 

@@ -209,12 +209,14 @@ class _Branch(Flow):
 class SliceStream(DerivedStream):
     """This rank's slice of each global batch, for ``split_batches=True``. Positions are those of the whole batches.
 
-    With ``even``, rows of the last batch that do not divide evenly among ranks are left out.
+    Args:
+        drops: leave out batches with fewer rows than ranks, so that no rank receives an empty batch.
+        even: also leave out rows of the last batch that do not divide evenly among ranks.
     """
 
-    def __init__(self, source: Stream, rank: int, world: int, even: bool = False) -> None:
+    def __init__(self, source: Stream, rank: int, world: int, drops: bool = False, even: bool = False) -> None:
         super().__init__(source)
-        self.rank, self.world, self.even = rank, world, even
+        self.rank, self.world, self.drops, self.even = rank, world, drops, even
         self.left_out = 0  # rows left out by flows that reached their end
 
     @property
@@ -235,9 +237,10 @@ class SliceStream(DerivedStream):
         if not piece.batch:
             return piece
         rank, world, slots = self.rank, self.world, counted_slots(piece.rows)
-        over = len(slots) % world if self.even else 0
+        few = self.drops and len(slots) < world
+        over = len(slots) if few else len(slots) % world if self.even else 0
         self.left_out += over
-        if over and over == len(slots):
+        if few and over:  # a batch of skipped rows only is delivered to count them
             return None
         # The end of each counted slot; failed slots that it replaces precede it, in the same slice.
         ends = [0, *(slots + 1).tolist()]

@@ -70,6 +70,19 @@ def test_slices_of_refilled_batches_are_even() -> None:
     assert {len(b) for part in parts for b in part} == {2}
 
 
+def test_a_batch_of_a_bucket_with_fewer_rows_than_ranks_is_left_out() -> None:
+    p = cedar.from_items([{"x": i, "l": [0] * (1 + i % 2 * 9)} for i in range(47)])
+    p = p.bucket_by_length("l", [5], [6, 2])  # 24 short rows, and 23 long ones
+    parts = []
+    for rank in range(2):
+        with p.loader(rank=rank, world=2, split_batches=True, executor="inline") as loader:
+            parts.append(xs(loader))
+            assert "1 row(s) left out" in str(loader.report())
+    for batches in parts:
+        assert sorted(map(len, batches)) == [1] * 11 + [3] * 4
+    assert len({x for batches in parts for batch in batches for x in batch}) == 46
+
+
 # ---- groups of rows, counted from the beginning of the epoch ---------------------------------------------------------
 
 
@@ -133,7 +146,7 @@ def test_an_error_of_an_input_of_a_users_stream_stays_its_own() -> None:
 
 @pytest.mark.parametrize(("sizes", "fits"), [([4, 1], False), ([4, 2], True)])
 def test_ranks_share_batches_of_buckets(sizes: list[int], fits: bool) -> None:
-    rows = [{"x": i, "l": [0] * (1 + i % 2 * 9)} for i in range(41)]
+    rows = [{"x": i, "l": [0] * (1 + i % 2 * 9)} for i in range(45)]  # the last batch has 3 rows
     p = cedar.from_items(rows).bucket_by_length("l", [5], sizes)
     options: dict[str, Any] = {"world": 2, "split_batches": True, "executor": "inline"}
     if not fits:
@@ -141,4 +154,4 @@ def test_ranks_share_batches_of_buckets(sizes: list[int], fits: bool) -> None:
             p.loader(rank=0, **options)
         return
     got = [x for rank in range(2) for batch in p.loader(rank=rank, **options) for x in batch["x"].tolist()]
-    assert sorted(got) == list(range(41))
+    assert sorted(got) == list(range(45))
