@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
@@ -100,7 +101,7 @@ class Plans:
         self._since = self._waited_before = self._rows_before = 0.0  # totals when the current plan began
         metrics.taken = self._note_task
         self._due = self.settings.least_gain  # elapsed seconds until the controller's next step; see ``_observe``
-        self._jobs: deque[Callable[[Calls], None]] = deque()
+        self._jobs: deque[Callable[[Calls], None]] = deque([] if planner is None else [self._load_results])
         self._thread: threading.Thread | None = None
         self._renewed = 0  # number of finished tasks when measurements were last marked as old
         self._planning_seconds = 0.0  # CPU seconds spent on searches for plans and checks of plans
@@ -145,12 +146,16 @@ class Plans:
             return self._watcher
 
     def _earlier_plan(self, runner: Runner) -> Plan | None:
-        """Return the plan that an earlier run ended with, if its worker processes are still ready."""
+        """Return the plan that an earlier run ended with, if its worker processes are ready and it passes the check."""
         processes = loaded("cedar.executors.processes")
         if self.planner is None or runner.inline or not processes or not processes.ready(runner.workers_elsewhere):
             return None
-        self._load_results()
-        return self._earlier.plans[0][0] if self._earlier else None
+        with suppress(Exception):  # the run can begin with the initial plan
+            self._load_results()
+            self._jobs.clear()  # which had only that job
+            if self._earlier and self.first_rows.difference(plan := self._earlier.plans[0][0]) is None:
+                return plan
+        return None
 
     def _admit(self, runner: Runner) -> None:
         """Choose the first plan, and compare it with the pipeline as written. Parts that fail are run as written."""
@@ -159,12 +164,11 @@ class Plans:
         self._admitted = True
         plan, planner = self.current, self.planner
         try:
-            self.current = plan = self._earlier_plan(runner) or plan
-            if not self.rewrites:
-                pass
-            elif planner is not None:
+            if (earlier := self._earlier_plan(runner)) is not None:
+                self.current = plan = earlier
+            elif self.rewrites and planner is not None:
                 self.current = planner.admit(plan, self.first_rows.difference)
-            elif (found := self.first_rows.difference(plan)) is not None:
+            elif self.rewrites and (found := self.first_rows.difference(plan)) is not None:
                 self.current = self._rejected(plan, found.what)
         except Exception as error:  # noqa: BLE001 - the pipeline as written can always run
             self.current = self._rejected(plan, f"the check failed: {type(error).__name__}: {error}")
@@ -214,8 +218,6 @@ class Plans:
         self._runner, self._default = runner, runner.workers
         self.figures.start(runner)
         self.metrics.taken = self._note_task
-        if self.planner is not None and self._results is None and self._load_results not in self._jobs:
-            self._jobs.append(self._load_results)
 
     def poll(self) -> None:
         """Let the controller take a step if one is due. A run with a planner calls this between batches."""
@@ -339,8 +341,6 @@ class Plans:
         """Load what earlier runs of the same pipeline measured on this machine."""
         from cedar.engine.plan_results import ResultsStore
 
-        if self._results is not None:
-            return
         assert self.planner is not None
         results = ResultsStore(self.binding.root, self.binding.on_error)
         self._earlier = results.load((*self.planner.limits, self.first_rows.world))

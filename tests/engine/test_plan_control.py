@@ -20,6 +20,7 @@ from cedar.engine import plan_control as planning
 from cedar.engine.background import Calls
 from cedar.engine.binding import Binding
 from cedar.engine.delivery import iteration
+from cedar.engine.first_rows import FirstRows
 from cedar.engine.metrics import Metrics
 from cedar.engine.plan_control import Plans
 from cedar.engine.runner import Runner
@@ -27,7 +28,7 @@ from cedar.executors import processes
 from cedar.executors.choose import InlineExecutor
 from cedar.operators import native as kernels
 from cedar.operators.base import Env
-from cedar.plan.data import Decision, Plan, Prediction
+from cedar.plan.data import Decision, Difference, Plan, Prediction
 from cedar.plan.steps import Place
 from cedar.profile import Machine, Profile
 from cedar.tasks import chain, clocks
@@ -210,6 +211,18 @@ def test_a_plan_that_was_better_is_tried_by_the_next_run_without_a_search(monkey
     assert searched == [True, False, True], "the second run knows the plan"
 
 
+def passes(*_: Any) -> None:
+    """A check that finds no difference."""
+
+
+def differs(*_: Any) -> Difference:
+    return Difference("another row")
+
+
+def fails(*_: Any) -> None:
+    raise OSError("no space left")
+
+
 def test_a_run_begins_with_the_last_good_plan_if_its_workers_are_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[__name__], "_PLANNERS", itertools.repeat("of one pipeline and limit"))
     run = Driven(monkeypatch)
@@ -219,10 +232,13 @@ def test_a_run_begins_with_the_last_good_plan_if_its_workers_are_ready(monkeypat
         run.goes_on(0.1, 1000)
     run.goes_on(2, 3000)
     run.plans.close()
-    for ready in (False, True):
+    for ready, check in ((False, passes), (True, differs), (True, fails), (True, passes)):
         monkeypatch.setattr(processes, "ready", lambda _, ready=ready: ready)
+        monkeypatch.setattr(FirstRows, "difference", check)
         again = Driven(monkeypatch, Runner("threads", 1))
-        assert again.plans.current.workers == (3 if ready else None)
+        assert again.plans.current.workers == (3 if ready and check is passes else None)
+        assert again.plans.rewrites == (ready and check is passes)
+        assert len(again.plans._jobs) == (not ready), "results are loaded once"
     again.goes_on(2, 3000)
     assert again.plans.history == [], "it is not slower than it was"
 
