@@ -173,14 +173,16 @@ class Epochs:
     def _most_steps(self) -> int:
         """Return the number of steps of the rank with the most, since ranks must draw mixtures at equal steps."""
         position, job, own = self.position, self.job, self.job.rank
-        one_less = own.world > 1 and job.steps is None and last_mode(job.binding.root) == "keep"
+        one_less = own.rank > 0 and job.steps is None and last_mode(job.binding.root) == "keep"
         if not (one_less and job.binding.mixtures):
             return position.step
         begun = position.begun
         first = replace(job, rank=replace(own, rank=0), counts={})
         entry = for_any_rank(begun["open"].get(str(position.data)))
-        entry = entry or scheduled_entry(first, position.data, position.earlier_steps + begun["step"])
-        units = units_left(DataEpoch(first, Runner("inline", 1), position.data, entry))
+        units: Count = None
+        with suppress(CedarError):  # for example, a service does not answer
+            entry = entry or scheduled_entry(first, position.data, position.earlier_steps + begun["step"])
+            units = DataEpoch(first, Runner("inline", 1), position.data, entry).units()
         most = begun["step"] + int(units) if units is not None and units != math.inf else position.step
         return most if most == position.step + 1 else position.step
 

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cedar import PipelineError
+import cedar
+from cedar import PipelineError, WorkerError
+from cedar.engine.delivery import epochs
 from cedar.engine.delivery.epochs import Position, is_unfinished
 from tests.engine.delivery.few_rows import rows, xs
 from tests.toy_runs import saved
@@ -83,6 +85,24 @@ def test_an_epoch_of_numpy_can_be_saved() -> None:
     loader = rows().shuffle(seed=1).batch(4).loader()
     loader.set_epoch(np.int64(3))  # type: ignore[arg-type]
     assert json.loads(json.dumps(loader.state_dict()))["epoch"] == 3
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_epoch_ends_although_the_steps_of_rank_0_cannot_be_counted(
+    rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def fails(*_: Any) -> Any:
+        asked.append(rank)
+        raise WorkerError("the service does not answer")
+
+    p = cedar.mix([(rows(8), 0.5), (rows(8), 0.5)], stop="all").batch(4, last="keep")
+    with p.loader(rank=rank, world=2, executor="inline") as loader:
+        monkeypatch.setattr(epochs, "DataEpoch", fails)
+        assert len(list(loader)) == 2
+        assert loader.epoch == 1
+    assert len(asked) == rank, "rank 0 needs only its own steps"
 
 
 # ---- a position, and the one of the next epoch -----------------------------------------------------------------------
