@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from cedar.core import process
-from cedar.core.packages import loaded
+from cedar.core.packages import loaded, spec_of
 from cedar.core.process import Lock
 
 T = TypeVar("T")
@@ -214,8 +214,7 @@ def _libraries() -> tuple[_Library, ...]:
             new_modules = [module for name, module in now.items() if name not in _seen_modules]
             first = not _seen_modules
             _seen_modules = frozenset(now)
-            specs = [getattr(module, "__dict__", {}).get("__spec__") for module in new_modules]
-            origins = [str(getattr(spec, "origin", None)) for spec in specs]
+            origins = [str(getattr(spec_of(module), "origin", None)) for module in new_modules]
             if first or any(origin.endswith((".so", ".pyd", ".dylib")) for origin in origins):
                 _loaded_libraries = _find_libraries()
     return _loaded_libraries

@@ -49,6 +49,14 @@ def loaded(name: str) -> Any:
     return None if getattr(getattr(module, "__spec__", None), "_initializing", False) else module
 
 
+def spec_of(module: Any) -> Any:
+    """Return the ``__spec__`` of an entry of ``sys.modules``, without importing a module that is loaded lazily."""
+    try:
+        return object.__getattribute__(module, "__spec__")
+    except Exception:  # noqa: BLE001 - ``sys.modules`` may have any objects
+        return None
+
+
 def file_of(module: str) -> str | None:
     found = sys.modules.get(module, sys.modules.get(module.partition(".")[0]))
     if found is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import importlib.util
 import sys
 import threading
 from pathlib import Path
@@ -14,9 +15,20 @@ import polars as pl
 import pytest
 
 import cedar
-from cedar.core import packages
+from cedar.core import numeric, packages
 from cedar.core.errors import PipelineError, RowError
-from cedar.core.packages import col, extension, is_library, library, loaded, plain_errors, register, version_of
+from cedar.core.packages import (
+    col,
+    extension,
+    is_library,
+    library,
+    loaded,
+    plain_errors,
+    register,
+    spec_of,
+    version_of,
+)
+from cedar.executors import processes
 
 
 def test_what_is_installed_is_told_from_the_users_own() -> None:
@@ -47,6 +59,31 @@ def test_a_module_that_another_thread_imports_is_not_loaded(tmp_path: Path, monk
     thread.join()
     assert loaded("slow_module").ready
     del sys.modules["slow_module"]
+
+
+def test_modules_that_are_loaded_lazily_stay_unloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lazy_module.py").write_text("raise ImportError('this module was loaded')")
+    spec = importlib.util.spec_from_file_location("lazy_module", tmp_path / "lazy_module.py")
+    assert spec is not None
+    assert spec.loader is not None
+    spec.loader = importlib.util.LazyLoader(spec.loader)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setitem(sys.modules, "lazy_module", module)
+    assert spec_of(module) is spec
+    assert processes._specs()["lazy_module"] is spec
+    numeric.arrived()
+
+
+def test_entries_of_sys_modules_may_be_any_objects() -> None:
+    class Raises:
+        @property
+        def __spec__(self) -> None:
+            raise ImportError("a lazy module of another library")
+
+    assert spec_of(sys) is sys.__spec__
+    assert spec_of(importlib) is importlib.__spec__
+    assert [spec_of(odd) for odd in (None, object(), 1, dict, Raises())] == [None] * 5
 
 
 BEGUN, GO_ON = threading.Event(), threading.Event()

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from cedar.core.packages import is_library
+from cedar.core.packages import is_library, spec_of
+from cedar.core.process import Lock
 from cedar.executors.base import TaskExecutor
 from cedar.executors.processes import forkserver
 from cedar.executors.processes.pool import Pool, QueuedCall, WorkerProcess
@@ -25,7 +26,7 @@ _last_used: dict[int, float] = {}
 _modules: dict[int, dict[str, Any]] = {}  # the ``__spec__`` of this process's modules when a pool was last asked for
 _leases: weakref.WeakSet[Lease] = weakref.WeakSet()
 _fresh_pools: weakref.WeakSet[Pool] = weakref.WeakSet()  # pools created by ``fresh``, and replaced ones
-_lock = threading.Lock()
+_lock = Lock()  # re-entrant: garbage collection may shut down a lease of an abandoned run at any time
 
 
 class Lease(TaskExecutor):
@@ -35,13 +36,10 @@ class Lease(TaskExecutor):
     """
 
     def __init__(self, workers: int) -> None:
-        self.workers = workers
-        self._pool = warm(workers)
+        self.workers, self.shut = workers, False
         self._futures: weakref.WeakSet[Future[Any]] = weakref.WeakSet()
         self._adding = threading.Lock()
-        self.shut = False
-        with _lock:
-            _leases.add(self)
+        self._pool = warm(workers, self)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """See ``concurrent.futures.Executor``."""
@@ -80,32 +78,46 @@ class Lease(TaskExecutor):
         return self._pool.closed
 
 
-def warm(workers: int) -> Pool:
-    """Return the pool with this many workers. New workers start in the background, and keep running after the run.
+def warm(workers: int, lease: Lease | None = None) -> Pool:
+    """Return the pool with this many workers, and let ``lease`` use it. New workers start in the background.
 
     Functions of modules travel by name. So if one of the user's modules was reloaded, new workers replace the old ones.
     """
     replaced = None
+    specs = _specs()
     with _lock:
-        now, known = time.monotonic(), _modules.get(workers, {})
-        specs = {name: getattr(module, "__dict__", {}).get("__spec__") for name, module in [*sys.modules.items()]}
-        changed = [name for name in known.keys() & specs.keys() if known[name] is not specs[name]]
-        if workers in _pools and not all(map(is_library, changed)):
+        now = time.monotonic()
+        if workers in _pools and _reloaded(workers, specs):
             _fresh_pools.add(replaced := _pools.pop(workers))
         if workers not in _pools:
             _drop_idle(now)
             _pools[workers] = Pool(workers)
         _last_used[workers], _modules[workers] = now, specs
         pool = _pools[workers]
+        if lease is not None:  # here, so that no other thread ends the pool before the lease uses it
+            lease._pool = pool
+            _leases.add(lease)
     if replaced is not None:
         _end_if_replaced(replaced)
     return pool
 
 
+def _specs() -> dict[str, Any]:
+    return {name: spec_of(module) for name, module in [*sys.modules.items()]}
+
+
+def _reloaded(workers: int, specs: dict[str, Any]) -> bool:
+    """Return whether one of the user's modules was reloaded since a pool was last asked for."""
+    known = _modules.get(workers, {})
+    return not all(is_library(name) for name in known.keys() & specs.keys() if known[name] is not specs[name])
+
+
 def _end_if_replaced(pool: Pool) -> None:
     """End a pool that new workers replaced, once no run uses it."""
+    if pool in _pools.values():  # without the lock, which may be held by a thread that waits for this one to start
+        return
     with _lock:
-        used = pool in _pools.values() or any(lease._pool is pool and not lease.shut for lease in _leases)
+        used = any(lease._pool is pool and not lease.shut for lease in _leases)
     if not used:
         pool.shutdown(wait=False)
 
@@ -125,9 +137,9 @@ def pools() -> list[Pool]:
 
 
 def ready(workers: int) -> bool:
-    """Return whether a pool with this many workers exists and all of them are ready for tasks."""
+    """Return whether a pool with this many workers exists, and the next run can use all of them immediately."""
     pool = _pools.get(workers)
-    return pool is not None and pool.ready() == workers
+    return pool is not None and pool.ready() == workers and not _reloaded(workers, _specs())
 
 
 def _drop_idle(now: float) -> None:
@@ -169,8 +181,11 @@ def call_fresh(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         BrokenExecutor: no worker could be started, or the worker died.
         WorkerError: the function, an argument or the result cannot be pickled.
     """
-    pool = next((pool for pool in pools() if not pool.closed), None) or warm(1)
-    return pool.submit(call_shipped, Code.of((fn, args, kwargs))).result()
+    lease = Lease(next((pool.concurrency for pool in pools() if not pool.closed), 1))
+    try:
+        return lease.submit(call_shipped, Code.of((fn, args, kwargs))).result()
+    finally:
+        lease.shutdown(wait=False)
 
 
 def close() -> None:
@@ -187,8 +202,6 @@ def close() -> None:
 
 def _after_fork() -> None:
     """In a forked child, abandon the parent's pools: the child has no keeper threads, and shares the parent's wires."""
-    global _lock  # noqa: PLW0603 - another thread may have held it
-    _lock = threading.Lock()
     _parents.extend([*_pools.values(), *_fresh_pools])
     for pool in _parents:
         pool.abandon()

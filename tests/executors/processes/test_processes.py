@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import signal
@@ -12,6 +13,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,83 @@ def test_new_workers_replace_those_with_an_old_version_of_a_module(
     importlib.reload(module)
     assert run() == [101]
     assert pool.closed, "no run used it"
+
+
+def outdate(workers: int) -> None:
+    """Lets the pool look like one that was requested before this module was reloaded."""
+    processes._modules[workers][__name__] = None
+
+
+def test_a_pool_that_the_next_run_replaces_is_not_ready() -> None:
+    processes.warm(1)
+    assert eventually(lambda: processes.ready(1))
+    outdate(1)
+    assert not processes.ready(1)
+
+
+def test_a_pool_replaced_while_a_run_requests_it_serves_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    warm = processes.warm
+
+    def warm_and_replace(*args: Any) -> Pool:
+        requested = warm(*args)
+        outdate(1)
+        assert warm(1) is not requested
+        return requested
+
+    monkeypatch.setattr(processes, "warm", warm_and_replace)
+    lease = processes.Lease(1)
+    assert lease.submit(abs, -1).result() == 1
+    lease.shutdown()
+    assert lease.ended, "no other run used it"
+
+
+def test_a_call_in_a_fresh_process_outlives_the_replacement_of_its_pool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "pools", list)
+    wait = f"touch {tmp_path}/begun; while ! test -e {tmp_path}/gate; do sleep 0.01; done"
+    with ThreadPoolExecutor(1) as thread:
+        call = thread.submit(processes.call_fresh, subprocess.run, ["sh", "-c", wait], timeout=300)
+        assert eventually((tmp_path / "begun").exists)
+        outdate(1)
+        processes.warm(1)
+        (tmp_path / "gate").touch()
+        assert call.result().returncode == 0
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_an_abandoned_run_can_be_collected_while_a_pool_is_requested(
+    locked: bool, pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Collects:
+        @property
+        def __spec__(self) -> None:
+            gc.collect()
+
+        __dict__ = __spec__  # type: ignore[assignment]
+
+    def running() -> int:
+        return sum(not lease.shut for lease in processes._leases)
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = running()
+        abandoned: list[Any] = [iter(numbers().batch(10).loader(executor="processes", workers=WORKERS))]
+        next(abandoned[0])
+        abandoned.append(abandoned)
+        del abandoned
+        assert running() == before + 1
+        if locked:
+            with processes._lock:
+                gc.collect()
+        else:
+            monkeypatch.setitem(sys.modules, "collects", Collects())  # type: ignore[arg-type]
+            processes.warm(WORKERS)
+        assert running() == before
+    finally:
+        gc.enable()
+    assert sum(map(len, taken(numbers().batch(10)))) == 200
 
 
 # ---- wire ------------------------------------------------------------------------------------------------------------
