@@ -82,14 +82,14 @@ def _options(options: Mapping[str, Any] | None, place: int) -> dict[str, str]:
 
 
 def _source(
-    files: list[str], schema: Any, columns: Any, root: str, shown: str, snapshot: int, reopen: Any
+    files: list[str], schema: Any, columns: tuple[str, ...] | None, root: str, shown: str, snapshot: int, reopen: Any
 ) -> SnapshotSource:
     if not files:
         raise SourceError(f"{shown} has no rows", site=user_site(), fix="read another version of it")
     types = as_types(schema, "schema", "read_delta")
-    chosen = as_names(columns, "columns", "read_delta") or tuple(name for name, _ in types)
+    columns = tuple(name for name, _ in types) if columns is None else columns
     return SnapshotSource(
-        tuple(files), columns=chosen, declared=types, root=root, shown=shown, snapshot=snapshot, reopen=reopen
+        tuple(files), columns=columns, declared=types, root=root, shown=shown, snapshot=snapshot, reopen=reopen
     )
 
 
@@ -98,6 +98,7 @@ def read_delta(
 ) -> SnapshotSource:
     """Return the source that ``cedar.read_delta`` uses."""
     deltalake = library("deltalake", "delta", "read_delta")
+    columns = as_names(columns, "columns", "read_delta")
     if not isinstance(uri, str | os.PathLike):
         raise invalid_call(f"read_delta: uri must be a string or a path, not {uri!r:.60}")
     uri = os.fspath(uri)
@@ -115,8 +116,7 @@ def read_delta(
             )
         files = sorted(_local_path(each) for each in table.file_uris())
         root, schema, number = _local_path(table.table_uri), pa.schema(table.schema()), table.version()
-        chosen = as_names(columns, "columns", "read_delta")
-        partitions = [name for name in table.metadata().partition_columns if chosen is None or name in chosen]
+        partitions = [name for name in table.metadata().partition_columns if columns is None or name in columns]
         _check_folders(shown, files, root, partitions)
         reopen = (lambda other: read_delta(uri, other, columns, options)) if version is None else None
         return _source(files, schema, columns, root, shown, number, reopen)
@@ -155,6 +155,7 @@ def read_iceberg(
 ) -> SnapshotSource:
     """Return the source that ``cedar.read_iceberg`` uses."""
     library("pyiceberg", "iceberg", "read_iceberg")
+    columns = as_names(columns, "columns", "read_iceberg")
     if isinstance(table, str | os.PathLike):
         opened = library("pyiceberg.table", "iceberg", "read_iceberg").StaticTable
         table = opened.from_metadata(os.fspath(table), properties=_options(options, 1))

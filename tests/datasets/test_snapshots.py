@@ -50,6 +50,17 @@ def test_columns_filters_and_other_ways_to_name_it(tmp_path: Path) -> None:
         assert [row["x"] for row in rows(cedar.read_delta(given).filter(col("p") == "a"))] == [0, 4, 7, 8]
 
 
+def test_columns_of_an_iterator_and_no_columns(tmp_path: Path) -> None:
+    uri = delta(tmp_path / "t")
+    columns: Any = iter(["x"])
+    operator: Any = cedar.read_delta(uri, columns=columns).node.operator
+    assert operator.source.columns == operator.source.at(0).columns == ("x",)
+    assert cedar.read_delta(uri, columns=[]).schema == {}
+    assert cedar.read_delta(uri, columns=[]).count() == 8
+    with pytest.raises(cedar.PipelineError, match=r"read_delta: columns=\[1\] is not a list of different names"):
+        cedar.read_delta(uri, columns=[1])  # type: ignore[list-item]
+
+
 def test_a_version_stays_and_resumes(tmp_path: Path) -> None:
     uri = delta(tmp_path / "t")
     before = cedar.read_delta(uri)
@@ -224,7 +235,12 @@ def test_the_rows_of_a_snapshot(tmp_path: Path) -> None:
     table = Table(tmp_path)
     assert rows(cedar.read_iceberg(table)) == [{"x": 0, "y": None}, {"x": 2, "y": None}]
     assert [row["x"] for row in rows(cedar.read_iceberg(table, snapshot_id=OLD, columns=["x"]))] == [0, 1]
+    columns: Any = iter(["x"])
+    operator: Any = cedar.read_iceberg(table, columns=columns).node.operator
+    assert operator.source.columns == operator.source.at(OLD).columns == ("x",)
     assert f"snapshot_id={NEW}" in cedar.read_iceberg(table).node.operator.label()
+    with pytest.raises(cedar.PipelineError, match=r"read_iceberg: columns=\[1\] is not a list of different names"):
+        cedar.read_iceberg(table, columns=[1])  # type: ignore[list-item]
     with pytest.raises(cedar.SourceError, match="no snapshot 9"):
         cedar.read_iceberg(table, snapshot_id=9)
     with pytest.raises(cedar.PipelineError, match="takes a table"):
