@@ -33,6 +33,7 @@ from cedar.datasets.parquet_schema import (
     Types,
     check_microseconds,
     check_same,
+    column_of,
     decoded_bytes,
     hive_bounds,
     is_int96,
@@ -183,7 +184,7 @@ class ParquetSource(FileSource):
             if any(each != kind for each in stored):
                 casts[name] = kind
         types = self._schemas[0].types | casts | partitions
-        names = types if self.columns is None else [_column_of(path, types) for path in self.columns]
+        names = types if self.columns is None else [column_of(path, types) for path in self.columns]
         return _Delivered(list(dict.fromkeys(names)), types, casts, tensors)
 
     def sound_splits(self) -> SplitTable:
@@ -281,8 +282,9 @@ class ParquetSource(FileSource):
         selection = known.get(asked)
         if selection is None:
             parts = [c for c in self.columns or () if c not in self._delivered.names]
-            chosen = (([p for p in parts if p.startswith(f"{c}.")] or [c]) for c in columns)
-            selection = self.share_known(replace(self, columns=tuple(chain.from_iterable(chosen))))
+            tops = {p: column_of(p, self._delivered.types) for p in parts}
+            fields = ([p for p in parts if p.startswith(f"{c}.") and len(tops[p]) <= len(c)] or [c] for c in columns)
+            selection = self.share_known(replace(self, columns=tuple(chain.from_iterable(fields))))
             if len(known) >= _MAX_SELECTIONS:
                 known.clear()
             known[asked] = selection
@@ -416,11 +418,6 @@ def _runs(footer: Any, part: int, leaves: list[int]) -> Iterator[list[int]]:
             run, size = [], 0
     if run:
         yield run
-
-
-def _column_of(path: str, types: Types) -> str:
-    """Return the name of the column that is selected by its name or by a dotted path into it."""
-    return path if path in types else next(name for name in types if path.startswith(f"{name}."))
 
 
 def _cast(column: Column, kind: pa.DataType) -> Column:

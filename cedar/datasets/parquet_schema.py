@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import count
 from typing import Any
 
@@ -110,6 +110,16 @@ def _choose(schema: Any, wanted: Sequence[str], file: File) -> list[int]:
             raise missing_column(name, list(spans), f"read_parquet({file.url})")
         chosen.extend(matches)
     return chosen
+
+
+def column_of(path: str, names: Collection[str]) -> str:
+    """Return the column that is selected by its name or by a dotted path into it; the name may have dots, too.
+
+    Examples:
+        >>> column_of("a.b.c", ["a", "a.b"])
+        'a.b'
+    """
+    return path if path in names else max((name for name in names if path.startswith(f"{name}.")), key=len)
 
 
 def _leaf_count(kind: pa.DataType) -> int:

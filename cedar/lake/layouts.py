@@ -17,6 +17,7 @@ import pyarrow.types as pt
 
 from cedar.core.printable import one_line
 from cedar.core.process import Lock
+from cedar.datasets.parquet_schema import column_of
 from cedar.datasets.to_arrow import with_bytes
 from cedar.store.cache import SECONDS_PER_BYTE
 
@@ -126,11 +127,12 @@ def layout_of(url: str) -> Layout:
     with fsspec.open(url) as file:
         metadata = pq.read_metadata(file)
     layout: Layout = {}
+    names = set(metadata.schema.to_arrow_schema().names)
     for leaf in (metadata.row_group(0).column(i) for i in range(metadata.num_columns)) if metadata.num_rows else ():
         used = next((_SHORT_NAMES[name] for name in leaf.encodings if name in _SHORT_NAMES), PLAIN)
         used = DICTIONARY if leaf.has_dictionary_page else used
         codec = leaf.compression.lower()
-        layout[leaf.path_in_schema.partition(".")[0]] = [used, "none" if codec == "uncompressed" else codec]
+        layout[column_of(leaf.path_in_schema, names)] = [used, "none" if codec == "uncompressed" else codec]
     return layout
 
 

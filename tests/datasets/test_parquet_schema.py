@@ -189,3 +189,15 @@ def test_columns_whose_names_have_dots(tmp_path: Path):
     assert read_rows(read_parquet(path, columns=["s.t.u", "a.b"])) == [{"s.t": {"u": 1}, "a.b": 3}]
     with pytest.raises(PipelineError, match="there is no column 'a'"):
         read_parquet(path, columns=["a"]).schema()
+
+
+def test_a_column_whose_name_begins_with_that_of_another(tmp_path: Path):
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"s": [{"x": 0}], "s.t": [{"u": 1, "v": {"w": 2}}]}), path)
+    source = read_parquet(path, columns=["s", "s.t.u", "s.t.v.w"])
+    assert read_rows(source) == [{"s": {"x": 0}, "s.t": {"u": 1, "v": {"w": 2}}}]
+    assert read_rows(source.select(["s"])) == [{"s": {"x": 0}}]
+    assert read_rows(source.select(["s.t"])) == [{"s.t": {"u": 1, "v": {"w": 2}}}]
+    source = read_parquet(path, columns=["s.t.u", "s.t.v.w"])
+    assert read_rows(source.select(["s"])) == [{"s": {"x": 0}}]
+    assert read_rows(source.select(["s.t.v"])) == [{"s.t": {"v": {"w": 2}}}]

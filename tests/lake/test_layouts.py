@@ -213,6 +213,12 @@ def test_a_job_that_goes_on_keeps_its_layout(tmp_path: Path, monkeypatch: pytest
     assert "stored as" in str(written)
 
 
+def test_the_layout_of_a_file_has_names_with_dots(tmp_path: Path) -> None:
+    table = pa.table({"a": [{"b": 1, "c.d": [2]}], "a.x": [3], "e.f": [{"g": 4}]})
+    pq.write_table(table, tmp_path / "t.parquet")
+    assert list(layouts.layout_of(str(tmp_path / "t.parquet"))) == table.column_names
+
+
 @pytest.mark.parametrize("layout", [{"id": ["plain"]}, {"id": ["plain", "evil"]}, {"id": ["x", "lz4"]}, [1], "plain"])
 def test_a_layout_that_is_none_is_refused(tmp_path: Path, layout: Any):
     p = cedar.from_arrow(table_of(10)).filter(col("id") >= 0)
