@@ -347,7 +347,7 @@ def tensor_of(values: np.ndarray[Any, Any]) -> Any:
     from torch.utils.dlpack import from_dlpack
 
     if not values.dtype.isnative or any(stride < 0 for stride in values.strides):
-        values = np.ascontiguousarray(values.astype(values.dtype.newbyteorder("="), copy=False))
+        values = values.astype(values.dtype.newbyteorder("="), order="C")
     if values.flags.writeable:
         return torch.from_numpy(values)
     # torch warns about read-only memory. Arrow's exporter accepts it for arrays of plain integers.

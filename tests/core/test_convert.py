@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cedar
-from cedar.core.convert import to_arrow, to_numpy, to_numpy_each, to_torch, to_torch_each
+from cedar.core.convert import tensor_of, to_arrow, to_numpy, to_numpy_each, to_torch, to_torch_each
 from cedar.core.cursor import Keys
 from cedar.core.errors import CedarError, PipelineError, RowError
 from cedar.core.jagged import JaggedTensor
@@ -189,6 +189,8 @@ def test_tensors_of_strange_arrays() -> None:
     assert to_torch(np.arange(3)[::-1], "x").tolist() == [2, 1, 0]
     assert to_torch(np.arange(3, dtype=">i4"), "x").tolist() == [0, 1, 2]
     assert to_torch(np.zeros((2, 0)), "x").shape == (2, 0)
+    assert tensor_of(np.array(5, ">i4")).shape == ()
+    assert tensor_of(np.arange(6, dtype=">i2").reshape(2, 3).T).tolist() == [[0, 3], [1, 4], [2, 5]]
     assert to_torch(np.zeros((2, 1), "M8[s]"), "x").tolist() == [[0], [0]]
     with pytest.raises(RowError, match="NaT"):
         to_torch(np.array([["2020-01-01"], ["NaT"]], "M8[s]"), "x")
