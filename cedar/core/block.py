@@ -198,10 +198,11 @@ def named_values(name: str, column: Column, error: Callable[..., PipelineError] 
     try:
         return python_values(column)
     except (pa.ArrowException, ValueError, OverflowError) as reason:
-        kind = _columns.type_of(column)
+        kind: Any = _columns.type_of(column)
+        cast = f"cast it first: with_columns(**{{{name!r}: col({name!r}).cast(polars.Int64)}})"
         raise error(
             f"column {name!r} of {kind} holds values without a Python type: {reason}",
-            fix=f"cast it first: with_columns(**{{{name!r}: col({name!r}).cast(polars.Int64)}})",
+            fix=f"convert it, or drop({name!r})" if pa.types.is_nested(kind) else cast,
         ) from reason
 
 

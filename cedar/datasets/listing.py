@@ -171,9 +171,9 @@ def _list(
         raise
     except PermissionError as error:
         cause = redacted(error)
-        raise SourceError(
-            f"{redact_url(path)!r}: no permission to list it", fix="check its owner and permissions"
-        ) from cause
+        fix = "check its owner and permissions"
+        fix += ", or name the folders: /mnt/disk/{a,b}/*.parquet" if _MAGIC.search(path) else ""
+        raise SourceError(f"{redact_url(path)!r}: no permission to list it", fix=fix) from cause
     except Exception as error:  # noqa: BLE001 - filesystems raise anything
         cause = redacted(error)
         fix = "check the credentials and their permissions" if status_of(error) in {401, 403} else "check the URL"

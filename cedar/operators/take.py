@@ -49,7 +49,10 @@ def whole(value: Any, label: str, least: int = 0) -> int:
 
 def whole_seed(value: Any, label: str) -> int:
     """Return a seed as an int; raise PipelineError if it is not an integer."""
-    return whole(value, f"{label}(seed)", least=-(1 << 63))
+    number = as_int(value)
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise invalid_call(f"{label}(seed) is {value!r}", fix="give an integer")
+    return number
 
 
 @dataclass(frozen=True)

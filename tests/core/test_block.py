@@ -103,6 +103,10 @@ def test_values_that_python_has_no_type_for_name_their_column() -> None:
     with pytest.raises(PipelineError, match="column 'when' of timestamp") as caught:
         list(Block({"when": late}, Keys(np.arange(1))).rows())
     assert "col('when').cast" in str(caught.value)
+    lists = pa.array([[1 << 62]], pa.large_list(pa.timestamp("s")))
+    with pytest.raises(PipelineError, match="column 'when' of large_list") as caught:
+        list(Block({"when": lists}, Keys(np.arange(1))).rows())
+    assert caught.value.fix == "convert it, or drop('when')"
 
 
 def test_every_kind_of_column_becomes_one_of_a_frame():

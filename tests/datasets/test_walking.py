@@ -88,6 +88,10 @@ def test_a_local_folder_that_may_not_be_listed_is_an_error(tmp_path: Path, monke
 
     monkeypatch.setattr(os, "scandir", scandir)
     for pattern in ("d/*/*.jsonl", "d/shut/*.jsonl", "*/shut/?.jsonl"):
-        with pytest.raises(SourceError, match="no permission to list"):
+        with pytest.raises(SourceError, match="no permission to list") as caught:
             list_files([f"{tmp_path}/{pattern}"])
+        assert caught.value.fix == "check its owner and permissions, or name the folders: /mnt/disk/{a,b}/*.parquet"
+    with pytest.raises(SourceError, match="no permission to list") as caught:
+        list_files([f"{tmp_path}/d/shut"], (".jsonl",))
+    assert caught.value.fix == "check its owner and permissions"
     assert len(list_files([f"{tmp_path}/d/*/0.jsonl"])) == 2, "no folder below is listed"

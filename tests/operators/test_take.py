@@ -197,3 +197,5 @@ def test_seeds_are_integers_of_python_or_numpy(name):
         with pytest.raises(PipelineError, match=rf"{name}\(seed\) is {seed!r}") as caught:
             SEEDED[name](rows, seed)
         assert caught.value.site.file == __file__
+        assert caught.value.fix == "give an integer"
+    assert list(SEEDED[name](rows, -(1 << 100))) == list(SEEDED[name](rows, 1 << 100))

@@ -131,8 +131,9 @@ class MapId(Transform):
             keys, values = pa.array(list(self.table), key_type), pa.array(list(self.table.values()), pa.int64())
         except (pa.ArrowException, TypeError, OverflowError) as error:
             raise invalid_call(f"MapId: the table cannot be used: {error}") from error
-        fits = not len(keys) or (not keys.null_count and (is_ids(keys.type) or pt.is_string(keys.type)))
-        if not fits or values.null_count:
+        if keys.null_count or values.null_count:
+            raise invalid_call("MapId: the table has a null key or value", fix="leave it out; give null= for nulls")
+        if len(keys) and not is_ids(keys.type) and not pt.is_string(keys.type):
             raise invalid_call(f"MapId: the table has keys of type {keys.type}", fix="use integers or strings")
         keys = keys.cast(pa.large_string()) if pt.is_string(keys.type) else keys
         object.__setattr__(self, "table", dict(self.table))
