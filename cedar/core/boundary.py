@@ -269,18 +269,20 @@ def _is_unknown_to_polars(kind: pa.DataType) -> bool:
     return any("\0" in field.name or _is_unknown_to_polars(field.type) for field in fields)
 
 
-def to_frame(columns: Mapping[str, pa.Array]) -> pl.DataFrame:
+def to_frame(
+    columns: Mapping[str, pa.Array], error: Callable[..., PipelineError] = PipelineError
+) -> pl.DataFrame:
     """Convert Arrow columns of equal length to a polars frame, which shares memory if polars supports the layout.
 
     Raises:
-        PipelineError: polars does not have the type of a column.
+        PipelineError: an ``error`` if polars does not have the type of a column.
     """
     import polars as pl
 
     for name, column in columns.items():
         if polars_type(column.type) is None:
             fix = f"convert it first, such as map(str, {name!r}), or drop({name!r})"
-            raise PipelineError(f"column {name!r} of {column.type}: polars has no such type", fix=fix)
+            raise error(f"column {name!r} of {column.type}: polars has no such type", fix=fix)
     arrays = [  # a copy of a slice holds only its own values
         pa.concat_arrays([column[:0], column]) if _has_fixed_lists(column.type) and _is_sliced(column) else column
         for column in columns.values()

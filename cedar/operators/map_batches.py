@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from cedar.core.block import Block
-from cedar.core.boundary import polars_type, to_frame
+from cedar.core.boundary import to_frame
 from cedar.core.columns import UNKNOWN, Column, concat, type_of
 from cedar.core.errors import PipelineError, RowError, Skip, invalid_call, require_columns
 from cedar.core.jagged import JaggedTensor
@@ -255,13 +255,7 @@ def container(block: Block, columns: tuple[str, ...], format: Format, blame: Err
     arrays = {name: to_arrow(pick(block, name, blame), name) for name in columns}
     if format == "arrow":
         return pa.table(arrays)
-    for name, array in arrays.items():
-        if polars_type(array.type) is None:
-            raise blame.refusal(
-                f"column {name!r} of {array.type}: polars has no such type",
-                fix='use format="arrow", or name the columns that the function needs',
-            )
-    return to_frame(arrays)
+    return to_frame(arrays, blame.refusal)
 
 
 def _own(tensors: Any) -> Any:
