@@ -267,7 +267,9 @@ def _group_values(block: Block, by: str) -> list[Any]:
     flat = isinstance(column, pa.Array) and not pa.types.is_nested(column.type)
     values: list[Any] = [None] * block.slots
     for slot, value in zip(block.live_slots().tolist(), python_values(column), strict=True):
-        values[slot] = value if flat or value is None else hashed_text(value)
+        if not flat and value is not None:
+            value = hashed_text(value)
+        values[slot] = np.nan if value != value else value  # noqa: PLR0124 - one object, as two NaNs are unequal
     return values
 
 

@@ -96,6 +96,11 @@ def test_rows_of_equal_times_stay_together_and_those_of_others_do_not(kind):
     assert sorted(n for n, _ in itertools.groupby(found)) == [0, 1, 2, 3]
 
 
+def test_rows_of_nan_are_one_group():
+    p = cedar.from_items([{"x": x, "n": int(x == x)} for x in [float("nan")] * 4 + [1.0] * 4])
+    assert order(p.shuffle(seed=1, by="x", interleave=2)) in ([0, 1] * 4, [1, 0] * 4)
+
+
 @pytest.mark.parametrize("interleave", ["2", 2.5, 0, True])
 def test_an_interleave_that_is_no_number_of_groups(interleave):
     with pytest.raises(cedar.PipelineError, match=r"shuffle\(interleave\) is") as caught:
