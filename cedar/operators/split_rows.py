@@ -33,11 +33,9 @@ def value_hashes(column: Column, seed: int) -> Hashes:
         (True, False)
     """
     column = times_as_integers(column)
-    if not isinstance(column, pa.Array):
+    if not isinstance(column, pa.Array) or pt.is_nested(column.type):
         return _hash_words(_hash_objects(python_values(column)), seed)
-    encoded = column.dictionary_encode() if not pt.is_nested(column.type) else None
-    if encoded is None:
-        return _hash_words(_hash_objects(column.to_pylist()), seed)
+    encoded = column.dictionary_encode()
     distinct, places = encoded.dictionary, encoded.indices.fill_null(len(encoded.dictionary)).to_numpy()
     if pt.is_integer(distinct.type):
         words = distinct.to_numpy(zero_copy_only=False).astype(np.int64)
