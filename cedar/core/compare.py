@@ -22,7 +22,7 @@ def column_difference(ours: Any, theirs: Any) -> str | None:
         return None if _same_array(ours, theirs) else _first_diff(ours.to_pylist(), theirs.to_pylist())
     if type(ours) is not type(theirs) and not (isinstance(ours, np.ndarray) and isinstance(theirs, np.ndarray)):
         return f"{type(ours).__name__} in the plan, {type(theirs).__name__} as written"
-    if hasattr(ours, "expand_weights"):
+    if hasattr(ours, "inverse_lookup"):
         pairs = [(column, theirs.expand().get(name)) for name, column in ours.expand().items()]
         return next((unlike for pair in pairs if (unlike := column_difference(*pair)) is not None), None)
     if hasattr(ours, "offsets"):

@@ -6,7 +6,7 @@ RecD introduced this format (Zhao et al., 2022, arXiv 2211.05239).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -20,8 +20,6 @@ from cedar.core.jagged import (
     each,
     gather,
     is_array,
-    join,
-    join_jagged,
     on_host,
     same,
     torchrec_tensors,
@@ -103,22 +101,6 @@ class InverseKeyedJaggedTensor(Container):
         every = cls(tuple(features), values, offsets, _like(np.arange(len(inverse)), like), given)
         return every._of_unique(_like(first, like), _like(inverse, like))
 
-    @classmethod
-    def concat(cls, parts: Sequence[InverseKeyedJaggedTensor]) -> InverseKeyedJaggedTensor:
-        """Concatenate the rows of several groups; rows that are equal in different groups are stored once.
-
-        Raises:
-            PipelineError: there are no groups, or their keys differ.
-        """
-        if len({(part.keys, tuple(sorted(part.weights or {}))) for part in parts}) != 1:
-            raise _error("concat of groups with different keys or weights", "give groups of the same keys")
-        joined = {key: join_jagged([part[key] for part in parts]) for key in parts[0].keys}
-        weights = {key: join([(part.weights or {})[key] for part in parts]) for key in parts[0].weights or {}}
-        whole = cls.from_jagged(joined, weights)
-        ends = np.cumsum([0, *(part.unique for part in parts)]).tolist()
-        stored = join([part.inverse_lookup + end for part, end in zip(parts, ends, strict=False)])
-        return replace(whole, inverse_lookup=whole.inverse_lookup[stored])
-
     # ---- contents ----------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
@@ -164,14 +146,9 @@ class InverseKeyedJaggedTensor(Container):
 
     def expand(self) -> dict[str, JaggedTensor]:
         """Return every row of each key: a plain JaggedTensor by key."""
-        return {key: JaggedTensor(*gather(self.values[key], self.offsets[key], self._index())) for key in self.keys}
-
-    def expand_weights(self) -> dict[str, JaggedTensor]:
-        """Return the weights of every row, for the keys that have weights."""
-        return {
-            key: JaggedTensor(*gather(weights, self.offsets[key], self._index()))
-            for key, weights in (self.weights or {}).items()
-        }
+        inverse = self.inverse_lookup
+        index = inverse if isinstance(inverse, np.ndarray) else inverse.long()  # all versions of torch accept int64
+        return {key: JaggedTensor(*gather(self.values[key], self.offsets[key], index)) for key in self.keys}
 
     def weighted(self, pairs: Mapping[str, str]) -> InverseKeyedJaggedTensor:
         """Use keys as weights of others: ``weighted({"ids": "scores"})`` removes ``scores`` and uses it as weights.
@@ -261,11 +238,6 @@ class InverseKeyedJaggedTensor(Container):
             stride_per_key_per_rank=[[self.unique] for _ in self.keys],
             inverse_indices=(list(self.keys), inverse.expand(len(self.keys), -1)),
         )
-
-    def _index(self) -> Any:
-        """Return the inverse as integers that every framework accepts as an index."""
-        inverse = self.inverse_lookup
-        return inverse if isinstance(inverse, np.ndarray) else inverse.long()
 
 
 def _dict_by_key(parts: Any, keys: tuple[str, ...], label: str) -> dict[str, Any]:

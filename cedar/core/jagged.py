@@ -370,31 +370,3 @@ def pick(values: Any, places: Any) -> Any:
     if isinstance(values, list):
         return [values[i] for i in places.tolist()]
     return values[places]
-
-
-def join(parts: list[Any]) -> Any:
-    """Concatenate values."""
-    first = parts[0]
-    if len(parts) == 1:
-        return first
-    if isinstance(first, dict):
-        return {name: join([part[name] for part in parts]) for name in first}
-    if isinstance(first, JaggedTensor):
-        return join_jagged(parts)
-    if isinstance(first, list):
-        return [value for part in parts for value in part]
-    if isinstance(first, np.ndarray):
-        return np.concatenate(parts)
-    import torch
-
-    return torch.cat(parts)
-
-
-def join_jagged(parts: list[JaggedTensor]) -> JaggedTensor:
-    """Concatenate jagged tensors row by row."""
-    offsets = [parts[0].offsets]
-    end = parts[0].offsets[-1]
-    for part in parts[1:]:
-        offsets.append(part.offsets[1:] + end)
-        end = end + part.offsets[-1]
-    return JaggedTensor(join([part.values for part in parts]), join(offsets))

@@ -18,7 +18,7 @@ import cedar
 from cedar.core import jagged as jagged_module
 from cedar.core.boundary import as_column
 from cedar.core.errors import CedarError, PipelineError, RowError
-from cedar.core.jagged import JaggedTensor, each, gather, join, join_jagged, torchrec_tensors
+from cedar.core.jagged import JaggedTensor, each, gather, torchrec_tensors
 
 JAGGED = cedar.JaggedTensor(np.array([7, 8, 9]), np.array([0, 2, 2, 3]))
 GROUP = cedar.InverseKeyedJaggedTensor.from_jagged({"a": JAGGED, "b": JAGGED})
@@ -236,12 +236,3 @@ def test_lists_of_lists_are_gathered_whole() -> None:
     values, offsets = gather(inner, np.array([0, 2, 4]), np.array([1, 0, 1]))
     assert offsets.tolist() == [0, 2, 4, 6]
     assert rows_in(values.values, values.offsets) == [[3], [4, 5], [1, 2], [], [3], [4, 5]]
-
-
-@pytest.mark.parametrize("make", [np.array, torch.from_numpy])
-@given(st.lists(rows_of_numbers, min_size=1, max_size=3))
-def test_parts_are_joined_one_after_the_other(make: Any, parts: list[list[list[int]]]) -> None:
-    joined = join_jagged([jagged(rows, "numpy" if make is np.array else "torch") for rows in parts])
-    assert type(joined.values) is type(joined.offsets) is type(make(np.zeros(1)))
-    assert rows_in(joined.values, joined.offsets) == [row for rows in parts for row in rows]
-    assert join([{"a": [1], "b": ["x"]}, {"a": [2, 3], "b": []}]) == {"a": [1, 2, 3], "b": ["x"]}
