@@ -8,25 +8,18 @@ import json
 import os
 import select
 import subprocess
-import sys
-from multiprocessing import spawn
 from typing import Any, BinaryIO
 
-import cedar
 from cedar.cluster.dask.clients import close_client_at, end_clients
 from cedar.cluster.dask.host import KIND
 from cedar.cluster.dask.keys import forget, know
 from cedar.cluster.dask.remote import LOCAL_CLUSTER_VARIABLE
 from cedar.core.errors import WorkerError
 from cedar.core.process import Lock
-from cedar.executors.processes.forkserver import thread_limits
+from cedar.executors.processes.forkserver import python_command, thread_limits
 from cedar.store.files import remove_tree
 
-_HOME = os.path.dirname(os.path.dirname(os.path.abspath(cedar.__file__)))
 _CODE = """\
-import sys
-sys.path[:] = {path!r}
-sys.path.append({home!r})
 from {module} import main
 main({text!r}, {parent}, {reported})
 """
@@ -56,14 +49,10 @@ class LocalHost:
         named = {"module": module, "text": json.dumps(asked), "parent": os.getpid(), "reported": reported}
         config = dask.config.serialize(dask.config.global_config)
         added = thread_limits() | {LOCAL_CLUSTER_VARIABLE: "1", "DASK_INTERNAL_INHERIT_CONFIG": config}
-        path = [each for each in sys.path if isinstance(each, str)]  # as Python, ignore other entries
-        flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined] # such as -O
-        code = _CODE.format(path=path, home=_HOME, **named)
-        command = [os.fsdecode(spawn.get_executable()), *flags, "-P", "-c", code]
         with open(heard, "rb") as pipe:
             try:
                 self._process: subprocess.Popen[bytes] = subprocess.Popen(  # noqa: S603 - Python itself
-                    command,
+                    python_command(_CODE.format(**named)),
                     stdin=subprocess.PIPE,
                     env=os.environ | added,
                     pass_fds=[reported],

@@ -27,9 +27,6 @@ from cedar.executors.worker.server import ENDED, FAILED, REPLY, REQUEST
 
 _HOME = os.path.dirname(os.path.dirname(os.path.abspath(cedar.__file__)))
 _CODE = """\
-import sys
-sys.path[:] = {path!r}
-sys.path.append({home!r})
 from cedar.executors.worker.server import serve
 serve({end}, {parent})
 """
@@ -51,13 +48,19 @@ def thread_limits() -> dict[str, str]:
     return _THREAD_LIMITS | {"POLARS_MAX_THREADS": str(NumericEnvironment.of_caller().polars)}
 
 
+def python_command(code: str) -> list[str]:
+    """Return the command that runs code in a new interpreter with the options and ``sys.path`` of this one."""
+    path = [each for each in sys.path if isinstance(each, str)]  # as Python, ignore other entries
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined] # such as -O
+    setup = f"import sys\nsys.path[:] = {[*path, _HOME]!r}\n"
+    return [os.fsdecode(spawn.get_executable()), *flags, "-P", "-c", setup + code]
+
+
 def _inherited() -> dict[str, Any]:
     """Return the current settings of this process that workers inherit."""
     limits = {name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
     return {
-        "executable": os.fsdecode(spawn.get_executable()),
-        "flags": subprocess._args_from_interpreter_flags(),  # type: ignore[attr-defined] # such as -O
-        "path": tuple(path for path in sys.path if isinstance(path, str)),  # as Python, ignore other entries
+        "command": python_command(""),
         "environment": thread_limits() | os.environ,
         "limits": {name: resource.getrlimit(number) for name, number in limits.items()},
         "cores": os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None,
@@ -83,10 +86,11 @@ class ForkServer:
         with fork_lock:  # a child that is forked here would keep the server's end open
             self._control, peer = socket.socketpair()
             with peer:
-                code = _CODE.format(path=list(inherited["path"]), home=_HOME, end=peer.fileno(), parent=os.getpid())
+                *options, setup = inherited["command"]
+                code = setup + _CODE.format(end=peer.fileno(), parent=os.getpid())
                 try:
                     self._process = subprocess.Popen(  # noqa: S603 - Python itself
-                        [inherited["executable"], *inherited["flags"], "-P", "-c", code],
+                        [*options, code],
                         stdin=subprocess.DEVNULL,
                         pass_fds=[peer.fileno()],
                         env=inherited["environment"],
