@@ -93,7 +93,7 @@ def three_fails(arrays):
 
 def test_types_that_polars_lacks_are_refused_at_the_users_line():
     operator = MapBatches(lambda frame: frame, format="polars")
-    with pytest.raises(PipelineError, match=r"map_batches.*: column 'd' of decimal256\(50, 2\): polars has no") as caught:
+    with pytest.raises(PipelineError, match=r"map_batches.*: column 'd' of decimal256.*: polars has no") as caught:
         run(operator, block(d=pa.nulls(1, pa.decimal256(50, 2))))
     assert caught.value.site == SITE
 
