@@ -269,9 +269,7 @@ def _is_unknown_to_polars(kind: pa.DataType) -> bool:
     return any("\0" in field.name or _is_unknown_to_polars(field.type) for field in fields)
 
 
-def to_frame(
-    columns: Mapping[str, pa.Array], error: Callable[..., PipelineError] = PipelineError
-) -> pl.DataFrame:
+def to_frame(columns: Mapping[str, pa.Array], error: Callable[..., PipelineError] = PipelineError) -> pl.DataFrame:
     """Convert Arrow columns of equal length to a polars frame, which shares memory if polars supports the layout.
 
     Raises:
