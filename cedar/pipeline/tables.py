@@ -310,7 +310,7 @@ class TableMethods:
             3
         """
         table = self._pipeline.to_arrow()
-        return to_frame(as_columns(dict(zip(table.column_names, table.columns, strict=True))), invalid_call)
+        return to_frame(as_columns(dict(zip(table.column_names, table.columns, strict=True))))
 
     def to_pandas(self) -> pd.DataFrame:
         """Return all rows of an epoch as a pandas DataFrame in memory.
