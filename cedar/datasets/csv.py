@@ -385,7 +385,7 @@ def read_csv(
             f"read_csv(quoting={quoting!r}): True or False is expected, not a constant of the csv module",
             fix="use quoting=False instead of csv.QUOTE_NONE, and omit quoting= for other modes",
         )
-    nulls = ("",) if null_values is None else (null_values,) if isinstance(null_values, str) else tuple(null_values)
+    nulls = ("", *((null_values,) if isinstance(null_values, str) else null_values or ()))
     names = as_names(column_names, "column_names", "read_csv")
     flags = as_flag(header, "header", "read_csv"), as_flag(quoting, "quoting", "read_csv")
     dialect = Dialect(delimiter, flags[0], names, nulls, flags[1])

@@ -132,7 +132,7 @@ def read_csv(
         header: whether the first line has the column names.
         column_names: names of the columns for ``header=False``; by default "column_1" and so on.
         dtypes: types of some columns. Others are numeric or boolean if their first 4 MiB of values are, else strings.
-        null_values: strings that mean null; by default only the empty field.
+        null_values: further strings that mean null; an empty field always does.
         quoting: whether fields may be quoted and contain line breaks. If True, one task reads each file from its start.
             If False, several workers can read ranges of an uncompressed file.
         columns: names of the columns to read; by default all.

@@ -315,6 +315,14 @@ def test_a_column_that_nothing_reads_may_hold_anything(tmp_path: Path, declared,
         list(pipeline.batch(10_000).loader(plan=plan))
 
 
+def test_an_empty_field_is_null_whatever_else_is(tmp_path):
+    path = write(tmp_path, "id,price\n1,2.5\n2,n/a\n3,\n")
+    for source in both(path, null_values=["n/a"]):
+        assert source.schema()["price"] == pa.float64()
+        assert column(source, "price") == [2.5, None, None]
+    assert column(read_csv(str(write(tmp_path, 's,n\n"",1\n,2\n')), null_values=["n/a"]), "s") == ["", None]
+
+
 def test_one_string_that_stands_for_null_may_be_given_by_itself(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("x\nn/a\nn\na\n")
