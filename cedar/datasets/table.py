@@ -25,6 +25,7 @@ _FIXES = {
     "DatasetDict": 'choose a part: from_huggingface(dataset["train"])',
     "IterableDataset": "use cedar.from_iterable(lambda: iter(dataset))",
     "IterableDatasetDict": 'use cedar.from_iterable(lambda: iter(dataset["train"]))',
+    "RecordBatchReader": "read all of it: cedar.from_arrow(reader.read_all())",
 }
 
 _LEAST_ROWS, _MOST_ROWS = 8192, 65_536  # rows per split, unless rows are wide
@@ -102,10 +103,9 @@ def from_arrow(table: Any) -> TableSource:
     if isinstance(table, pa.RecordBatch):
         table = pa.Table.from_batches([table])
     if not isinstance(table, pa.Table):
-        raise invalid_call(
-            f"from_arrow takes a pyarrow.Table or RecordBatch, not {type(table).__name__}",
-            fix="use cedar.from_polars or cedar.from_pandas for frames, cedar.from_items for rows",
-        )
+        fix = "use cedar.from_polars or cedar.from_pandas for frames, cedar.from_items for rows"
+        kind = type(table).__name__
+        raise invalid_call(f"from_arrow takes a pyarrow.Table or RecordBatch, not {kind}", fix=_FIXES.get(kind, fix))
     canonical_types(table.schema, "from_arrow", site=user_site())
     return TableSource(table)
 
@@ -120,24 +120,24 @@ def from_polars(frame: Any) -> TableSource:
     return TableSource(table_of(frame, "from_polars", user_site()), "from_polars")
 
 
-def from_pandas(frame: Any) -> TableSource:
-    """Return the source that ``cedar.from_pandas`` uses."""
+def from_pandas(frame: Any, where: str = "from_pandas") -> TableSource:
+    """Return the source that ``cedar.from_pandas`` uses; ``where`` names the function in errors."""
     if not hasattr(frame, "reset_index") or not hasattr(frame, "columns"):
         fix = "use cedar.from_polars(frame), cedar.from_arrow(table) or cedar.from_items(rows)"
-        raise PipelineError(f"from_pandas takes a pandas.DataFrame, not {type(frame).__name__}", fix=fix)
+        raise invalid_call(f"{where} takes a pandas.DataFrame, not {type(frame).__name__}", fix=fix)
     if any(name is not None for name in frame.index.names):
         try:
             frame = frame.reset_index()
         except ValueError as error:
             fix = "rename the index, frame.rename_axis(...), or leave it out: frame.reset_index(drop=True)"
-            raise PipelineError(f"from_pandas: an index level cannot become a column: {error}", fix=fix) from error
+            raise invalid_call(f"{where}: an index level cannot become a column: {error}", fix=fix) from error
     if not all(isinstance(name, str) for name in frame.columns):
-        raise PipelineError("from_pandas: column names must be strings", fix="frame.rename(columns=str)")
+        raise invalid_call(f"{where}: column names must be strings", fix="frame.rename(columns=str)")
     try:
         table = pa.Table.from_pandas(frame, preserve_index=False)
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise PipelineError(f"from_pandas: {error}", fix="give each column values of one type: .astype(...)") from error
-    canonical_types(table.schema, "from_pandas", site=user_site())
+        raise invalid_call(f"{where}: {error}", fix="give each column values of one type: .astype(...)") from error
+    canonical_types(table.schema, where, site=user_site())
     return TableSource(table.replace_schema_metadata(None), "from_pandas")
 
 

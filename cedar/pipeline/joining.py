@@ -13,6 +13,7 @@ from cedar.core.boundary import canonical_type, canonical_types, table_of
 from cedar.core.columns import ColumnType, blank
 from cedar.core.digests import digest_of
 from cedar.core.errors import PipelineError, Skip, check_names, invalid_call, missing_column, names_of, user_site
+from cedar.datasets.table import from_pandas
 from cedar.datasets.to_arrow import arrow_column, to_arrow_table
 from cedar.operators.join import How, Join, JoinKeys, arranged
 from cedar.operators.surveys import StoredTable, Survey, kept_table
@@ -73,10 +74,10 @@ def _types_of(other: Pipeline) -> dict[str, ColumnType]:
 
 
 def as_table(other: Any, method: str) -> pa.Table:
-    """Convert an Arrow, polars or pandas table to an Arrow table.
+    """Convert an Arrow, polars or pandas table to an Arrow table; named index levels of pandas become columns.
 
     Raises:
-        PipelineError: ``other`` is not such a table.
+        PipelineError: ``other`` is not such a table, or a column of pandas has values of several types.
     """
     if isinstance(other, pa.Table):
         return other
@@ -86,8 +87,9 @@ def as_table(other: Any, method: str) -> pa.Table:
         return table_of(other, method, user_site())
     kind = type(other)
     if kind.__module__.partition(".")[0] == "pandas" and kind.__name__ == "DataFrame":
-        return pa.Table.from_pandas(other, preserve_index=False)
+        return from_pandas(other, method).table
     calls = {"LazyFrame": "frame.collect()", "Pipeline": "pipeline.to_arrow()"}
+    calls["RecordBatchReader"] = "reader.read_all()"
     fix = (
         f"collect it first: {calls[kind.__name__]}"
         if kind.__name__ in calls

@@ -70,6 +70,9 @@ def test_what_is_no_table():
     assert "collect" in (error.value.fix or "")
     with pytest.raises(PipelineError, match=r"takes a polars\.DataFrame, not Table"):
         from_polars(pa.table({"x": [1]}))
+    with pytest.raises(PipelineError, match="not RecordBatchReader") as error:
+        from_arrow(pa.RecordBatchReader.from_batches(pa.schema([("x", pa.int64())]), []))
+    assert "reader.read_all()" in (error.value.fix or "")
     with pytest.raises(PipelineError, match="two columns 'a'"):
         from_arrow(pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"]))
 

@@ -85,6 +85,34 @@ def test_tables_of_other_libraries() -> None:
     assert list(rows.join(cedar.from_polars(items), on="item")) == want
 
 
+def test_an_index_with_a_name_is_a_column_of_a_pandas_table() -> None:
+    import pandas as pd
+
+    items = pd.DataFrame({"item": [1, 2], "price": [0.2, 0.3]}).set_index("item")
+    rows = cedar.from_items([{"item": 2}])
+    assert list(rows.join(items, on="item")) == [{"item": 2, "price": 0.3}]
+    assert list(rows.join_asof(items, on="item")) == [{"item": 2, "price": 0.3}]
+
+
+def test_a_pandas_column_of_several_types_is_refused_at_the_users_line() -> None:
+    import pandas as pd
+
+    mixed = pd.DataFrame({"item": [1, "a"]})
+    for join in (lambda p: p.join(mixed, on="item"), lambda p: p.join_asof(mixed, on="item")):
+        with pytest.raises(cedar.PipelineError, match="join.*: .*item") as caught:
+            join(cedar.from_items([{"item": 1}]))
+        assert caught.value.fix == "give each column values of one type: .astype(...)"
+        assert caught.value.site is not None
+        assert caught.value.site.file == __file__
+
+
+def test_a_reader_of_record_batches_is_read_first() -> None:
+    reader = pa.RecordBatchReader.from_batches(pa.schema([("item", pa.int64())]), [])
+    with pytest.raises(cedar.PipelineError, match="join takes a table") as caught:
+        cedar.from_items([{"item": 1}]).join(reader, on="item")
+    assert "reader.read_all()" in (caught.value.fix or "")
+
+
 def test_a_pipeline_is_read_once(tmp_path: Path) -> None:
     read = tmp_path / "read"
     read.write_text("")
