@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from cedar.core.errors import CedarError, PipelineError, user_site
+from cedar.core.errors import CedarError, PipelineError, invalid_call, user_site
 from cedar.core.foreign import with_suggestions
 from cedar.core.remote import as_options
 from cedar.datasets.base import Read
@@ -399,12 +399,11 @@ def mix(
         >>> cedar.mix([(a, 0.5), (b, 0.5)], stop="all").count()
         10
     """
-    site = user_site()
-    try:
-        names = tuple(map(str, parts)) if isinstance(parts, Mapping) else ()
-        pairs = [(pipeline, weight) for pipeline, weight in (parts.values() if isinstance(parts, Mapping) else parts)]
-    except (TypeError, ValueError) as error:
-        raise PipelineError("mix takes a list of pairs (pipeline, weight)", site=site) from error
+    names = tuple(map(str, parts)) if isinstance(parts, Mapping) else ()
+    given: Any = parts.values() if isinstance(parts, Mapping) else parts
+    pairs = [given] if isinstance(given, Pipeline) or not isinstance(given, Iterable) else list(given)
+    if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):  # a pipeline runs if unpacked
+        raise invalid_call("mix takes a list of pairs (pipeline, weight)", fix="mix([(a, 0.5), (b, 0.5)])")
     weights = tuple(weight for _, weight in pairs)
     return _join(lambda: Mix(weights, seed, stop, local, names), [pipeline for pipeline, _ in pairs], "mix")
 

@@ -88,6 +88,16 @@ def test_what_cannot_be_joined_is_refused_at_the_users_line(join: Any, says: str
     assert caught.value.site.file == __file__
 
 
+@pytest.mark.parametrize("parts", [lambda p: [p, p], lambda p: p, lambda p: {"web": p, "code": p}])
+def test_pipelines_without_weights_are_refused_before_they_run(parts: Any) -> None:
+    def never(x: int) -> int:
+        raise AssertionError("it runs")
+
+    with pytest.raises(cedar.PipelineError, match="mix takes a list of pairs") as caught:
+        cedar.mix(parts(cedar.from_items([{"x": 1}, {"x": 2}]).map(never, "x", dtype=int)))
+    assert caught.value.fix == "mix([(a, 0.5), (b, 0.5)])"
+
+
 def _file(name: str, text: str = "") -> str:
     Path(name).write_text(text)
     return name

@@ -59,8 +59,10 @@ def update_mix(
     """See ``Loader.update_mix``."""
     epochs.parts.check_exact("update_mix()", site)
     try:
-        inputs = {str(name): pipeline.given for name, (pipeline, _) in (add or {}).items()}
-        changed = {str(name): weight for name, (_, weight) in (add or {}).items()}
+        given: Mapping[str, Any] = add or {}
+        pairs = {str(name): pair if isinstance(pair, tuple | list) else () for name, pair in given.items()}
+        inputs = {name: pipeline.given for name, (pipeline, _) in pairs.items()}  # a pipeline runs if unpacked
+        changed = {name: weight for name, (_, weight) in pairs.items()}
     except (TypeError, ValueError, AttributeError) as error:
         fix = 'update_mix(add={"code": (pipeline, 0.5)})'
         raise PipelineError("update_mix(add=) takes pairs of a pipeline and a weight", site=site, fix=fix) from error

@@ -411,6 +411,7 @@ def test_what_cannot_be_added_is_refused_by_name() -> None:
     for arguments, what in (
         ({"add": {"b": (new, 1)}}, "the mixture has an input 'b' already"),
         ({"add": {"c": new}}, "takes pairs of a pipeline and a weight"),
+        ({"add": {"c": new.map(lambda x: 1 // 0, "x", dtype=int)}}, "takes pairs of a pipeline and a weight"),
         ({"add": {"c": (make(), 1)}}, "the new input contains another mixture"),
         ({"add": {"c": (new.batch(2), 1)}}, "batches"),
         ({"add": {"c": (new.rename(x="y"), 1)}}, "columns"),
