@@ -159,5 +159,6 @@ def check_executor(executor: Any) -> None:
     raise PlanError(
         f"executor={executor!r} is unknown",
         site=user_site(),
-        fix=f"use {known_names}, a Dask client or scheduler address, or any concurrent.futures.Executor",
+        fix=f"use {known_names}, a Dask client, a scheduler address such as "
+        '"tcp://10.0.0.1:8786", or any concurrent.futures.Executor',
     )

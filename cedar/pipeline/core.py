@@ -78,11 +78,12 @@ class Pipeline(RowMethods, OrderMethods, TableMethods, LookMethods, RunMethods):
         if isinstance(operator, OperatorSequence):
             return reduce(Pipeline.apply, operator.operators(), self)
         if not isinstance(operator, Operator):
-            raise PipelineError(
-                f"apply takes an operator, not {type(operator).__name__}",
-                site=site,
-                fix="give an instance of a RowOperator or StreamOperator; for a function, use map",
-            )
+            kind = type(operator).__name__
+            fix = "give an instance of a RowOperator or StreamOperator; for a function, use map"
+            if hasattr(operator, "learner"):  # a preprocessor
+                name = getattr(operator, "__name__", kind)
+                fix = f"fit it first, on the training rows: p.apply(cedar.fit(train, {name}(...)))"
+            raise PipelineError(f"apply takes an operator, not {kind}", site=site, fix=fix)
         try:
             return Pipeline(Node(operator, (self.given,), site))
         except CedarError as error:

@@ -326,7 +326,7 @@ class TableMethods:
         library("pandas", "pandas", "to_pandas")
         return self._pipeline.to_arrow().to_pandas()
 
-    def group_by(self, *columns: str) -> NoReturn:
+    def group_by(self, *columns: Any, **options: Any) -> NoReturn:
         """Raise a PipelineError that explains how to group rows, since a pipeline does not collect rows of a group."""
         raise invalid_call(
             "a pipeline has no group_by: it delivers rows one after the other, and groups need all of them",
@@ -334,7 +334,7 @@ class TableMethods:
             "together, or recommendation.cluster to write them clustered",
         )
 
-    def sort(self, *columns: str) -> NoReturn:
+    def sort(self, *columns: Any, **options: Any) -> NoReturn:
         """Raise a PipelineError that explains how to sort rows, since a pipeline cannot sort its input."""
         raise invalid_call(
             "a pipeline has no sort: it delivers rows in the order of its sources",

@@ -18,7 +18,7 @@ def test_an_unknown_executor_is_told_which_there_are() -> None:
     with pytest.raises(PlanError, match="'ray' is unknown") as caught:
         rows().loader(executor="ray")
     assert "'threads'" in str(caught.value)
-    assert "scheduler address" in str(caught.value)
+    assert 'scheduler address such as "tcp://10.0.0.1:8786"' in str(caught.value)
 
 
 def test_a_task_inline_is_done_when_it_was_submitted() -> None:

@@ -38,6 +38,12 @@ def test_operators_of_ones_own_are_applied_at_the_users_line() -> None:
         assert caught.value.site.file == __file__
 
 
+def test_a_preprocessor_is_fitted_before_it_is_applied() -> None:
+    with pytest.raises(cedar.PipelineError, match="not StandardScaler") as caught:
+        rows().apply(cedar.preprocessing.StandardScaler("x"))  # type: ignore[arg-type]
+    assert "p.apply(cedar.fit(train, StandardScaler(...)))" in (caught.value.fix or "")
+
+
 @pytest.mark.parametrize("join", [lambda p: p, lambda p: cedar.concat(p, p)])
 def test_a_batch_of_batches_is_refused_where_it_is_built(join: Any) -> None:
     batches = rows().batch(2)

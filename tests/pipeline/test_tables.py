@@ -23,10 +23,11 @@ def test_explode_limit_columns_and_frames() -> None:
         rows.repeat().to_polars()
 
 
+@pytest.mark.parametrize("options", [{}, {"descending": True}, {"maintain_order": True}])
 @pytest.mark.parametrize(("name", "way"), [("group_by", "shuffle(by="), ("sort", "to_polars")])
-def test_what_a_pipeline_does_not_do_is_answered(name: str, way: str) -> None:
+def test_what_a_pipeline_does_not_do_is_answered(name: str, way: str, options: Any) -> None:
     with pytest.raises(cedar.PipelineError, match=f"no {name}") as caught:
-        getattr(cedar.from_items([{"x": 1}]), name)("x")
+        getattr(cedar.from_items([{"x": 1}]), name)("x", **options)
     assert way in (caught.value.fix or "")
     assert __file__ in str(caught.value)
 
