@@ -45,6 +45,13 @@ _LENGTHS = frozenset(
     """Filter Explode Slice DropNulls DropNans Unique Mode Reshape Append ExtendConstant GatherEvery Repeat ArgWhere
     TopK TopKBy ValueCounts UniqueCounts ArgUnique RLE Hist""".split()
 )
+_METHODS = {  # what pipelines have for some of them
+    "Explode": "p.explode('x')", "Unique": "p.unique('x')", "DropNulls": "p.filter(col('x').is_not_null())",
+    "DropNans": "p.filter(col('x').is_not_nan())", "Filter": "p.filter(...)", "Slice": "p.take(n) and p.skip(n)",
+}  # fmt: skip
+OTHER_ROWS_FIX = (
+    "cedar.fit for scaling and codes; otherwise compute it first: cedar.from_polars(p.to_polars().with_columns(...))"
+)
 _PYTHON = frozenset("AnonymousFunction FoldHorizontal ReduceHorizontal CumReduceHorizontal CumFoldHorizontal".split())
 
 
@@ -190,7 +197,8 @@ def _reason(kind: str, body: Json) -> str:
     if name in {"Random", "Sample"}:
         return f"{called} draws by position in the block: use .map(fn, ..., random=True), .shuffle() or .sample()"
     if name in _LENGTHS:
-        return f"{called} does not give one value per row"
+        use = f": use {_METHODS[name]}" if name in _METHODS else ""
+        return f"{called} does not give one value per row{use}"
     if name in {"FfiPlugin", "MapFieldNames"} or kind not in _KNOWN_KINDS:
         return f"{called} is not known to be row-wise: use .map_batches(fn, ...)"
     return f"{called} depends on other rows"

@@ -26,7 +26,7 @@ from cedar.core.boundary import (
 from cedar.core.columns import OBJECT, UNKNOWN, ColumnType, unused_name
 from cedar.core.errors import PipelineError, missing_column, require_columns
 from cedar.core.process import in_fresh_process_after_fork
-from cedar.operators.elementwise import judge, lists_without_nulls
+from cedar.operators.elementwise import OTHER_ROWS_FIX, judge, lists_without_nulls
 from cedar.operators.expression_nodes import (
     columns_of,
     format_expr,
@@ -378,7 +378,7 @@ def _resolved(name: str | None, expr: pl.Expr, blame: ErrorContext, columns: Col
     if refused is not None:  # ``check_elementwise`` accepts it, but it depends on other rows on these types
         raise blame.refusal(
             f"{format_expr(expr)} is not row-wise: {refused}",
-            fix="cast its columns to other types, or use map(fn, ...) on rows or map_batches(fn, size=...)",
+            fix=f"cast its columns to other types, or use map(fn, ...) on rows, or {OTHER_ROWS_FIX}",
         )
     try:
         given = {result: OBJECT if kind == pl.Object else type_of_series(kind) for result, kind in schema.items()}

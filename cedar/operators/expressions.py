@@ -15,7 +15,7 @@ from cedar.core.columns import UNKNOWN
 from cedar.core.errors import PipelineError, Skip, check_names, invalid_call
 from cedar.core.stream import Abstract
 from cedar.operators.base import Bound, Effects, Kernel, Mergeable, RowOperator, Schema
-from cedar.operators.elementwise import check_elementwise
+from cedar.operators.elementwise import OTHER_ROWS_FIX, check_elementwise
 from cedar.operators.expression_kernel import ColumnsKernel, ExpressionKernel
 from cedar.operators.expression_nodes import columns_of, format_expr
 from cedar.operators.expression_steps import (
@@ -353,9 +353,8 @@ def require_elementwise(expr: Any, label: str) -> None:
         return
     why, _, use = reason.partition(": use ")
     fix = f"use {use}" if use else "use .map(fn, ...) or .map_batches(fn)"
-    if not use and "depends on other rows" in why:
-        fix = "compute values that span rows beforehand, and insert them as numbers"
-        fix += ", or use map_batches(fn, size=...)" if label != "filter" else ""
+    if not use and ("depends on other rows" in why or "one value per row" in why):
+        fix = f"use {OTHER_ROWS_FIX}"
     shown = format_expr(expr).replace("python_udf()", "map_*(fn)")  # polars' name for map_elements and map_batches
     raise invalid_call(f"{label}: {shown} is not row-wise: {why}", fix=fix)
 

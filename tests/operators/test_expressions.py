@@ -135,6 +135,28 @@ def test_what_is_not_row_wise_is_refused_at_the_users_line() -> None:
         assert caught.value.site.file == __file__
 
 
+@pytest.mark.parametrize(
+    ("expr", "fix"),
+    [
+        (col("t").explode(empty_as_null=True), "use p.explode('x')"),
+        (col("x").unique(), "use p.unique('x')"),
+        (col("x").drop_nulls(), "use p.filter(col('x').is_not_null())"),
+        (col("x").head(3), "use p.take(n)"),
+        (col("x").shift(1), "cedar.fit for scaling and codes; otherwise compute it first"),
+        (col("x").rolling_mean(3), "cedar.from_polars(p.to_polars().with_columns(...))"),
+        (col("x").sum().over("k"), "cedar.from_polars("),
+        (col("x").fill_null(strategy="forward"), "cedar.from_polars("),
+        (col("x").value_counts(), "cedar.from_polars("),
+        (col("s").cast(pl.Categorical).to_physical(), "cedar.fit for scaling and codes"),
+    ],
+)
+def test_what_is_not_row_wise_is_answered_with_what_gives_it(expr: pl.Expr, fix: str) -> None:
+    with pytest.raises(PipelineError) as caught:
+        list(cedar.from_items([{"x": 1, "k": 1, "s": "a", "t": [1]}]).with_columns(y=expr))
+    assert fix in (caught.value.fix or "")
+    assert "size=" not in (caught.value.fix or "")
+
+
 def test_sets_are_lists_or_columns_of_lists() -> None:
     given_block = block(a=[1, 2, 3], b=[1, 1, 9], ids=[[1], [1], []])
     assert values(run(with_columns(x=col("a").is_in([1, 3])), given_block), "x") == [True, False, True]
