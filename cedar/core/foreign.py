@@ -28,7 +28,7 @@ _ORDER = (
 )
 
 METHODS = _answers({
-    "nothing: files are read at once; cedar.mix([(a, 0.5), (b, 0.5)]) mixes sources": "interleave", "p.head(n)": "show",
+    "nothing: files are read at once; cedar.mix([(a, 0.5), (b, 0.5)]) mixes sources": "interleave", "fn(p)": "pipe",
     "cedar.zip(p, cedar.from_numpy({'index': numpy.arange(n)}))": "with_row_index with_row_count", _NOTHING: "prefetch",
     _RANKS: "sharding_filter shard split_by_node streaming_split split_dataset_by_node", "p.count(), p.schema": "shape",
     "p.write(folder, format='jsonl')": "write_json to_json write_ndjson write_jsonl", "list(p.schema)": "column_names",
@@ -39,18 +39,22 @@ METHODS = _answers({
     "nothing: files are split where they are read": "repartition", "p.unique(subset=['x'])": "drop_duplicates distinct",
     "with_columns(y=col('x') + 1)": "assign with_column mutate", "next(iter(p.batch(n))), a dict of arrays": "to_numpy",
     "with_columns(y=...), map(fn, 'x', into='y')": "add_column", "filter(col('x').is_not_null())": "drop_nulls dropna",
-    "with_columns(col('x').cast(polars.Int32))": "cast astype", "cedar.concat(a, b)": "vstack append concatenate union",
+    "with_columns(col('x').cast(polars.Int32))": "cast astype", "flat_map(fn)": "flatten", "p.to_arrow()": "compute",
     "p.split({'train': 0.9, 'test': 0.1})": "train_test_split", "p.split({'train': 0.9, 'val': 0.1})": "random_split",
     "with_columns(col('x').fill_null(0))": "fill_null fillna", "rename({'old': 'new'})": "rename_columns rename_column",
     "cedar.mix([(a, 0.5), (b, 0.5)])": "sample_from_datasets", "p.write_parquet(path)": "to_parquet sink_parquet",
     "loader.load_state_dict(state)": "load_state_dict", "p.skip(offset).take(length)": "slice", _IMAGES: "decode",
-    _ORDER: "sort_values order_by groupby", "p.write(folder)": "save save_to_disk", "p.batch(n, collate=fn)": "collate",
+    _ORDER: "sort_values order_by groupby map_groups", "p.write(folder)": "save save_to_disk", "p.head(n)": "show",
     "next(iter(p.batch(n)))": "take_batch", "filter(col('x') > 0)": "where query", "select('x', 'y')": "select_columns",
     "loader.state_dict()": "state_dict", "batch(n).pad('x')": "padded_batch", "shuffle(seed=1)": "random_shuffle",
     "with_columns(y=...)": "withColumn", "list(p), p.to_arrow()": "collect", "p.join(other, on='key')": "merge",
     "p.cache()": "materialize persist", "p.skip(p.count() - n)": "tail", "cedar.zip(a, b)": "hstack zip",
-    "map(fn, 'x')": "map_elements", "p.schema": "dtypes features", "p.count()": "cardinality",
-    "flat_map(fn)": "flatten",
+    "map(fn, 'x')": "map_elements", "p.schema": "dtypes features", "nothing: pipelines are lazy": "lazy",
+    "p.describe(), p.to_polars() and polars": "sum mean min max std var median agg aggregate value_counts null_count",
+    "cedar.from_polars(p.to_polars().with_columns(...))": "shift diff rolling cum_sum cumsum ffill interpolate",
+    "select(a=col('s').struct.field('a'))": "unnest", "with_columns(col('x').fill_nan(0))": "fill_nan",
+    "p.unique('x').count()": "n_unique nunique", "map_batches(fn)": "map_partitions", "p.count()": "cardinality",
+    "cedar.concat(a, b)": "vstack append concat concatenate union", "p.batch(n, collate=fn)": "collate",
 })  # fmt: skip
 
 FUNCTIONS = _answers({
@@ -61,9 +65,12 @@ FUNCTIONS = _answers({
     "cedar.read_* or from_*, which make a cedar.Pipeline": "Dataset", "cedar.from_items(rows)": "from_list from_dicts",
     "cedar.from_numpy(columns)": "from_dict from_tensor_slices", "cedar.read_tar(paths)": "read_webdataset WebDataset",
     "cedar.read_files(paths)": "read_binary_files list_files", "cedar.read_parquet(paths)": "from_parquet scan_parquet",
-    "p.split({'train': 0.9, 'val': 0.1})": "random_split", "cedar.read_jsonl(paths)": "read_json read_ndjson",
+    "p.split({'train': 0.9, 'val': 0.1})": "random_split", "cedar.read_delta(uri)": "scan_delta",
+    "cedar.from_polars(polars.read_database(...)), or cedar.from_source(source) for more": "read_sql read_database",
+    "cedar.from_polars(polars.read_excel(...))": "read_excel", "cedar.read_csv(paths)": "scan_csv from_csv",
+    "cedar.read_jsonl(paths)": "read_json read_ndjson scan_ndjson", "cedar.read_iceberg(table)": "scan_iceberg",
     "p.sample(weights='w')": "WeightedRandomSampler", "polars.lit, or the value itself": "lit",
-    "cedar.read_arrow(paths)": "read_ipc", "p.shuffle(seed=1)": "RandomSampler",
+    "cedar.read_arrow(paths)": "read_ipc scan_ipc read_feather", "p.shuffle(seed=1)": "RandomSampler",
     "cedar.from_items(dataset).batch(n).loader(format='torch')": "DataLoader StatefulDataLoader",
 })  # fmt: skip
 
@@ -86,6 +93,9 @@ KEYWORDS = _answers({
     "batch(n, collate=fn)": "collate_fn", _NOTHING: "prefetch_factor prefetch", "window=n": "shuffle.buffer_size",
     'device="cuda"': "pin_memory", "dtype=": "map.return_dtype", "drop('x')": "drop.columns", "take(n)": "take.count",
     "fraction=": "sample.frac", _BATCHES: "batch_size", "rank=": "shard_index",
+    "column_names=": "read_csv.names read_csv.new_columns",
+    "dtypes={'day': datetime.date}": "read_csv.parse_dates read_csv.try_parse_dates",
+    "a new folder per job, such as write('out/2024-02'); read_parquet('out') reads all": "write.mode",
 })  # fmt: skip
 CALLS = {
     "shuffle": "shuffle(window=1000) to shuffle within windows of 1,000 rows, shuffle(seed=1000) for a seed",
@@ -181,7 +191,8 @@ def _usage(function: Any) -> str:
     signature = inspect.signature(function)
     parameters = [p.replace(annotation=p.empty) for name, p in signature.parameters.items() if name != "self"]
     usage = f"{_name(function)}{signature.replace(parameters=parameters, return_annotation=signature.empty)}"
-    return usage if len(usage) <= 160 else f"{_name(function)}(name=value, ...): its options are given by name"
+    names = ", ".join(each.name for each in parameters if each.kind is each.KEYWORD_ONLY)
+    return usage if len(usage) <= 160 else f"{_name(function)}(name=value, ...): its options are given by name: {names}"
 
 
 def _name(function: Any) -> str:

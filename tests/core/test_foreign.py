@@ -18,7 +18,12 @@ from cedar.operators import recsys
 P: Any = cedar.from_items([{"x": i, "y": i % 2} for i in range(4)])
 
 
-@pytest.mark.parametrize("name", ["collect", "prefetch", "iter_torch_batches", "train_test_split", "rename_columns"])
+@pytest.mark.parametrize(
+    "name",
+    """collect prefetch iter_torch_batches train_test_split rename_columns sum mean min max std agg aggregate
+    value_counts null_count compute map_partitions map_groups pipe lazy unnest shift diff rolling fill_nan concat
+    n_unique nunique""".split(),
+)
 def test_a_foreign_method_is_answered(name: str) -> None:
     with pytest.raises(AttributeError, match=f"'Pipeline' object has no attribute '{name}': here that is "):
         getattr(P, name)
@@ -44,7 +49,17 @@ def test_pipelines_are_copied_and_pickled_as_before() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "says"), [("read_json", "read_jsonl"), ("lit", "polars.lit"), ("from_item", "did you")]
+    ("name", "says"),
+    [
+        ("read_json", "read_jsonl"),
+        ("lit", "polars.lit"),
+        ("from_item", "did you"),
+        ("read_sql", re.escape("from_polars(polars.read_database(...))")),
+        ("read_excel", "polars.read_excel"),
+        ("scan_csv", "read_csv"),
+        ("scan_ndjson", "read_jsonl"),
+        ("scan_delta", "read_delta"),
+    ],
 )
 def test_a_foreign_function_is_answered(name: str, says: str) -> None:
     with pytest.raises(AttributeError, match=f"module 'cedar' has no attribute '{name}': .*{says}"):
@@ -89,7 +104,12 @@ CALLS_OF_OTHERS: dict[str, tuple[Any, str]] = {
     "map(columns=)": (lambda: P.map(abs, columns="x"), "write map(fn, *columns, into=None"),
     "map(input_columns=)": (lambda: P.map(abs, "x", input_columns="x"), "write map(fn, *columns, into=None"),
     "rename('x', 'y')": (lambda: P.rename("x", "y"), "rename({'old': 'new'})"),
-    "write(mode=)": (lambda: P.write("out", mode="overwrite"), "by name"),
+    "write(mode=)": (lambda: P.write("out", mode="append"), "write('out/2024-02')"),
+    "write(compression=)": (lambda: P.write("out", compression="zstd"), "by name: format, partition_by, rows_per_file"),
+    "read_csv(names=)": (lambda: cast("Any", cedar.read_csv)("x.csv", names=["a"]), "column_names="),
+    "read_csv(new_columns=)": (lambda: cast("Any", cedar.read_csv)("x.csv", new_columns=["a"]), "column_names="),
+    "read_csv(has_header=)": (lambda: cast("Any", cedar.read_csv)("x.csv", has_header=False), "header=?"),
+    "read_csv(parse_dates=)": (lambda: cast("Any", cedar.read_csv)("x.csv", parse_dates=["a"]), "datetime.date"),
     "p['x']": (lambda: P["x"], "p.select('x', 'y')"),
     "'x' in p": (lambda: "x" in P, "'x' in p.schema"),
     "sample(5)": (lambda: P.sample(5), "sample(n=5)"),
