@@ -367,12 +367,8 @@ def table_of(frame: pl.DataFrame, where: str, site: Site | None) -> pa.Table:
     Raises:
         PipelineError: a column holds Python objects, or has a type that Arrow lacks; the message names it.
     """
-    import polars as pl
-
     for name, kind in frame.schema.items():
         try:
-            if kind == pl.Object:
-                raise NoColumn("Arrow holds no Python objects", "use cedar.from_items(frame.to_dicts())")
             _handed_over(kind)
         except NoColumn as reason:
             problem = f"{where}: column {name!r} of {kind}: {reason.problem}"
@@ -381,7 +377,7 @@ def table_of(frame: pl.DataFrame, where: str, site: Site | None) -> pa.Table:
 
 
 def type_of_series(kind: pl.DataType) -> pa.DataType:
-    """Return the type of the column for a series of polars type ``kind``, which must not be Object.
+    """Return the type of the column for a series of polars type ``kind``.
 
     Raises:
         NoColumn: Arrow does not have the type.
@@ -394,13 +390,15 @@ def type_of_series(kind: pl.DataType) -> pa.DataType:
 
 @lru_cache(maxsize=1024)
 def _handed_over(kind: Any) -> None:
-    """Raise NoColumn for 128-bit integers: polars exports them as 38-digit decimals, which cannot hold all values."""
+    """Raise NoColumn for Python objects, and for 128-bit integers, which polars exports as decimals of 38 digits."""
     import polars as pl
 
     wide = [pl.Int128, getattr(pl, "UInt128", pl.Int128)]
     inner = [kind]
     while inner:
         each = inner.pop()
+        if each == pl.Object:
+            raise NoColumn("Arrow holds no Python objects", "use cedar.from_items(frame.to_dicts())")
         if any(each == one for one in wide):
             raise NoColumn(f"{each} has no type in Arrow", "cast it: .cast(polars.Int64), or .cast(polars.Float64)")
         if isinstance(each, pl.List | pl.Array):

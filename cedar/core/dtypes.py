@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cedar.core.boundary import NoColumn, canonical_type
+from cedar.core.boundary import NoColumn, canonical_type, type_of_series
 from cedar.core.columns import OBJECT, ColumnType, ObjectType, TensorType
 from cedar.core.errors import invalid_call
 from cedar.core.values import ValueMismatch, describe, is_masked, nanoseconds, plain
@@ -91,8 +91,8 @@ def type_from_dtype(dtype: Any) -> ColumnType:
     """Return the column type that a ``dtype=`` argument asks for.
 
     Args:
-        dtype: an Arrow type, a TensorType, a NumPy dtype or its name ("float32"), an Arrow type's name ("string"), a
-            Python type (int, ``list[int]``, object), or a torch dtype.
+        dtype: an Arrow or polars type, a TensorType, a NumPy dtype or its name ("float32"), an Arrow type's name
+            ("string"), a Python type (int, ``list[int]``, object), or a torch dtype.
 
     Raises:
         PipelineError: ``dtype`` does not name a column type.
@@ -101,9 +101,13 @@ def type_from_dtype(dtype: Any) -> ColumnType:
         >>> print(type_from_dtype("float32"), type_from_dtype(list[str]))
         float large_list<item: large_string>
     """
-    if isinstance(dtype, pa.DataType):
+    from_polars = type(dtype).__module__.startswith("polars.datatypes")  # its types are instances and classes
+    if from_polars and str(dtype) == "Object":
+        return OBJECT
+    from_polars = from_polars and not (isinstance(dtype, type) and dtype.is_nested())  # type: ignore[attr-defined]
+    if from_polars or isinstance(dtype, pa.DataType):
         try:
-            return canonical_type(dtype)
+            return type_of_series(dtype) if from_polars else canonical_type(dtype)
         except NoColumn as reason:
             raise invalid_call(f"dtype={dtype}: {reason.problem}", fix=reason.fix) from reason
     if isinstance(dtype, (TensorType, ObjectType)):
@@ -120,7 +124,8 @@ def type_from_dtype(dtype: Any) -> ColumnType:
     if kind is None:
         raise invalid_call(
             f"dtype={dtype!r} is not a type of column",
-            fix='give an Arrow type, a dtype such as "float32", int, float, str, bytes, bool, list[...] or object',
+            fix='give an Arrow or polars type, a dtype such as "float32", int, float, str, bytes, bool, datetime.date, '
+            "list[...] or object",
         )
     return kind
 

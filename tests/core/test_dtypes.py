@@ -90,17 +90,33 @@ def test_item_annotations():
         (TensorType((3,), "float32"), TensorType((3,), "float32")),
         ("datetime64[ns]", pa.timestamp("ns")),
         (OBJECT, OBJECT),
+        (pl.Float32, pa.float32()),
+        (pl.Date(), pa.date32()),
+        (pl.String, pa.large_string()),
+        (pl.Categorical, pa.large_string()),
+        (pl.Datetime("ms"), pa.timestamp("ms")),
+        (pl.List(pl.Int32), pa.large_list(pa.int32())),
+        (pl.Struct({"a": pl.Int8}), pa.struct([("a", pa.int8())])),
+        (pl.Object, OBJECT),
     ],
 )
 def test_dtypes(dtype, kind):
     assert type_from_dtype(dtype) == kind
 
 
-@pytest.mark.parametrize("dtype", ["foo", 5, None, [1], pl.Float32, dict])
+@pytest.mark.parametrize("dtype", ["foo", 5, None, [1], pl.List, pl.Struct, pl.Series, dict])
 def test_what_is_no_dtype(dtype):
     with pytest.raises(PipelineError, match="is not a type of column") as caught:
         type_from_dtype(dtype)
     assert caught.value.site.file == __file__
+
+
+@pytest.mark.parametrize(
+    ("dtype", "says"), [(pl.Int128, "Int128 has no type in Arrow"), (pl.List(pl.Object), "no Python objects")]
+)
+def test_a_type_of_polars_that_columns_lack_is_refused_by_name(dtype, says):
+    with pytest.raises(PipelineError, match=says):
+        type_from_dtype(dtype)
 
 
 PAIR = np.arange(2, dtype=np.float32)
