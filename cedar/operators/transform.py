@@ -189,9 +189,9 @@ class Transform(ABC):
         """Whether a library's threads do the work, so that the calling thread's CPU time does not include it."""
         return False
 
-    def unfit(self, kind: ColumnType, wants: str) -> PipelineError:
+    def unfit(self, kind: ColumnType, wants: str, fix: str = "cast the column, or map it first") -> PipelineError:
         """Return the error for a column of a type that the transform does not accept."""
-        return PipelineError(f"{type(self).__name__} takes {wants}, not {kind}", fix="cast the column, or map it first")
+        return PipelineError(f"{type(self).__name__} takes {wants}, not {kind}", fix=fix)
 
 
 def as_tuple(made: Any) -> tuple[Any, ...]:

@@ -28,6 +28,8 @@ from cedar.operators.recsys.lists import (
 )
 from cedar.operators.transform import BadValues, Transform
 
+_STRINGS_FIX = "cast the column; for strings, with_columns(x=col('x').hash()), or fit a cedar.preprocessing.Vocabulary"
+
 
 @per_value
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class SigridHash(Items):
 
     def item_type(self, kind: Any) -> pa.DataType:
         if not is_ids(kind):
-            raise self.unfit(kind, "integers or lists of them")
+            raise self.unfit(kind, "integers or lists of them", _STRINGS_FIX)
         return pa.int64()
 
     def transform_values(self, values: Array) -> Array:
@@ -86,7 +88,7 @@ class PositiveModulus(Items):
 
     def item_type(self, kind: Any) -> pa.DataType:
         if not is_ids(kind):
-            raise self.unfit(kind, "integers or lists of them")
+            raise self.unfit(kind, "integers or lists of them", _STRINGS_FIX)
         return kind
 
     def transform_values(self, values: Array) -> Array:

@@ -65,6 +65,8 @@ def test_map_id_of_strings_and_of_ids_that_no_int64_holds():
         (lambda: recsys.SigridHash(0, True), "max_value=True"),
         (lambda: recsys.SigridHash(1 << 64, 5), "salt="),
         (lambda: recsys.SigridHash(0, 5)("a"), "takes integers"),
+        (lambda: recsys.SigridHash(0, 5)("a"), "with_columns(x=col('x').hash())"),
+        (lambda: recsys.PositiveModulus(5)("a"), "with_columns(x=col('x').hash())"),
         (lambda: recsys.PositiveModulus(0), "m=0"),
         (lambda: recsys.MapId({1.5: 2}), "keys of type double"),
         (lambda: recsys.MapId(dict.fromkeys([1])), "the table has a null key or value"),
