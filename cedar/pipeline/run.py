@@ -212,7 +212,8 @@ class RunMethods:
             format: the file format. "jsonl" cannot store bytes, dates or NaN. "tar" writes webdataset shards, in which
                 the column ``key`` names the samples and the other columns' names are the extensions. "lance" combines
                 the files of all ranks into one data set when the last rank has finished.
-            partition_by: columns that become folders (``date=2024-01-01/``) and are left out of the files.
+            partition_by: columns that become folders (``date=2024-01-01/``) and are left out of the files. Only
+                ``read_parquet`` makes columns of folders; other readers do not return them.
             rows_per_file: maximum rows per file; by default a file ends after 512 MiB. Batches are not split: a file of
                 batches ends when it has at least this many rows.
             executor, workers: see ``loader``.
