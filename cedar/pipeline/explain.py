@@ -226,7 +226,7 @@ def notes(compiler: Compiler) -> list[str]:
         elif stage.kind == "read":
             read = _splits(compiler, number)
             windows = len(read.layout(0).starts)
-            if read.permuted and 1 < windows < read.splits:
+            if read.permuted and 1 < windows <= read.splits:
                 reported.append(
                     f"the shuffle mixes rows of about {round(read.splits / windows)} of {read.splits} splits at a "
                     "time; if rows of one kind are stored together, give a larger window= in rows"
