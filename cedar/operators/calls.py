@@ -39,7 +39,7 @@ class Call:
     """A user's function and how to call it.
 
     Args:
-        fn: a function, an ``async def`` function, or a class whose instances are called.
+        fn: a function, an ``async def`` function, or a class (or its partial) whose instances are called.
         blame: the operator that failures are attributed to.
         draw: the operator's own seed, for ``random``.
         random: True passes ``rng=``, a generator keyed by the row.
@@ -196,13 +196,13 @@ class Call:
 
     def instance(self, numeric: NumericEnvironment | None = None) -> Any:
         """Construct a new instance of the class."""
-        name = getattr(self.fn, "__name__", "the class")
+        name = fn_name(self.fn)
         try:
             return constructed(self.fn, name, numeric)
         except raised() as error:
             raise self.blame.refusal(
                 f"{name}() failed: {type(error).__name__}: {error_text(error)}",
-                fix=f"each worker constructs {name} once, without arguments: check its __init__ and what it loads",
+                fix=f"each worker constructs {name} once: check its __init__, its arguments and what it loads",
             ) from error
 
 

@@ -12,15 +12,24 @@ from typing import Any
 from cedar.core.errors import Skip, invalid_call
 
 
+def unwrapped(fn: Any) -> Any:
+    """Return the function, class or object inside ``functools.partial``."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return fn
+
+
 def makes_instances(fn: Any) -> bool:
-    """Return True for a class whose instances are callable."""
+    """Return True for a class whose instances are callable, and for a partial with arguments of its constructor."""
+    fn = unwrapped(fn)
     return isinstance(fn, type) and any("__call__" in vars(base) for base in fn.__mro__)
 
 
 def is_async(fn: Any) -> bool:
-    """Return True for ``async def`` functions, their partials, and classes and objects with an async ``__call__``."""
+    """Return True for ``async def`` functions, classes and objects with an async ``__call__``, and their partials."""
+    fn = unwrapped(fn)
     asynchronous = inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn)
-    if asynchronous or inspect.isroutine(fn) or isinstance(fn, functools.partial):
+    if asynchronous or inspect.isroutine(fn):
         return asynchronous
     if isinstance(fn, type) and not makes_instances(fn):
         return False
@@ -30,8 +39,7 @@ def is_async(fn: Any) -> bool:
 
 def fn_name(fn: Any) -> str:
     """Return the name of a function for labels."""
-    while isinstance(fn, functools.partial):
-        fn = fn.func
+    fn = unwrapped(fn)
     return str(getattr(fn, "__name__", None) or type(fn).__name__)
 
 
@@ -78,10 +86,10 @@ def check_fn(label: str, fn: Any, arguments: int, *, random: bool = False) -> No
     instances, named = makes_instances(fn), f"{label}({fn_name(fn)})"
     if instances and not _binds(fn, (), {}):
         raise invalid_call(
-            f"{named}: workers construct the class without arguments, but its __init__ needs some",
-            fix="give its __init__ defaults, or functools.partial on a function",
+            f"{named}: workers cannot construct the class, because its __init__ needs more arguments",
+            fix=f"give them: functools.partial({fn_name(fn)}, ...), or give its __init__ defaults",
         )
-    target, own = (fn.__call__, (None,)) if instances else (fn, ())
+    target, own = (unwrapped(fn).__call__, (None,)) if instances else (fn, ())
     values = (*own, *(None,) * arguments)
     if random and not _binds(target, values, {"rng": None}) and _binds(target, values, {}):
         raise invalid_call(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -16,6 +15,7 @@ from cedar.datasets.base import BaseSource, Read, file_ids
 from cedar.datasets.split_table import Numbers, SplitTable
 from cedar.operators.base import RowOperator
 from cedar.operators.expressions import SeparateResults
+from cedar.operators.functions import unwrapped
 from cedar.operators.split_rows import UsesRowKeys
 from cedar.plan import graph
 from cedar.plan.graph import Node
@@ -219,8 +219,7 @@ def uncountable(node: Node, source: Node) -> str:
 
 
 def _holds_state(code: Any) -> bool:
-    while isinstance(code, functools.partial):
-        code = code.func
+    code = unwrapped(code)
     return callable(code) and not inspect.isroutine(code) and not hasattr(code, "meta")
 
 

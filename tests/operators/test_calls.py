@@ -53,6 +53,20 @@ class Doubles:
         return 2 * x
 
 
+class Times:
+    def __init__(self, factor, name=""):
+        self.factor = factor
+
+    def __call__(self, x):
+        return self.factor * x
+
+
+class TimesLater(Times):
+    async def __call__(self, x):
+        await asyncio.sleep(0)
+        return self.factor * x
+
+
 @pytest.mark.parametrize("fn", [reciprocal, reciprocal_later])
 @pytest.mark.parametrize("timeout", [None, 60])
 def test_every_row_has_its_result_or_its_failure(fn, timeout):
@@ -273,6 +287,8 @@ def test_classes_are_made_once_and_kept():
     before = Doubles.made
     assert call(Doubles, [1, 2], env=env)[0] == call(Doubles, [1, 2], env=env)[0] == [2, 4]
     assert Doubles.made == before + 1
+    assert call(functools.partial(Times, 3), [1, 2], env=Env())[0] == [3, 6]
+    assert call(functools.partial(functools.partial(TimesLater, 3), name="x"), [1, 2], env=Env())[0] == [3, 6]
     assert call(int, ["1", "2"])[0] == [1, 2], "a class whose instances cannot be called is called like a function"
 
 
@@ -365,9 +381,12 @@ def test_kinds_of_functions():
     assert is_async(functools.partial(reciprocal_later, 1))
     assert not is_async(reciprocal)
     assert not is_async(int)
+    assert is_async(functools.partial(TimesLater, 3))
     assert makes_instances(Doubles)
+    assert makes_instances(functools.partial(Times, 3))
     assert not makes_instances(int)
     assert not makes_instances(Doubles())
+    assert not makes_instances(functools.partial(Doubles()))
     assert [fn_name(f) for f in (abs, Doubles, Doubles(), functools.partial(abs))] == [
         "abs",
         "Doubles",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -27,7 +29,7 @@ from cedar.operators.map import Map
         (lambda: Map(dict, dtype=int), "returns whole rows"),
         (lambda: Map(abs, ("x",), timeout=0), "not a time limit"),
         (lambda: Map(abs, ("x",), on_error="skip"), "is not a policy"),  # type: ignore[arg-type]
-        (lambda: Map(torch.nn.Linear, ("x",)), "workers construct the class without arguments"),
+        (lambda: Map(torch.nn.Linear, ("x",)), "its __init__ needs more arguments"),
     ],
 )
 def test_what_is_refused_at_the_users_line(build, says):
@@ -36,6 +38,26 @@ def test_what_is_refused_at_the_users_line(build, says):
     assert says in caught.value.what
     assert caught.value.site.file == __file__
     assert caught.value.fix
+
+
+class Times:
+    def __init__(self, factor, offset=0):
+        self.factor = factor
+
+    def __call__(self, x, rng=None):
+        return self.factor * x
+
+
+def test_a_partial_has_the_arguments_of_a_constructor():
+    rows = cedar.from_items([{"x": 2}])
+    assert list(rows.map(partial(Times, 3), "x")) == list(rows.map(partial(Times, 3), "x", random=True)) == [{"x": 6}]
+    with pytest.raises(PipelineError, match="its __init__ needs more arguments") as caught:
+        rows.map(partial(Times, offset=1), "x")
+    assert "functools.partial(Times, ...)" in caught.value.fix
+    with pytest.raises(PipelineError, match="cannot be called with 3 arguments"):
+        rows.map(partial(Times, 3), "x", "x", "x")
+    with pytest.raises(PipelineError, match=r"balance\(by="):
+        rows.batch(1).balance(partial(Times, 3))
 
 
 def test_a_collate_function_with_a_generator_is_answered_by_the_option_of_batch():

@@ -198,14 +198,15 @@ def test_a_function_with_a_cache_travels_by_value(monkeypatch: pytest.MonkeyPatc
 
 def test_a_class_makes_in_each_worker_what_cannot_travel():
     class Guarded:
-        def __init__(self) -> None:
-            self.lock = threading.Lock()
+        def __init__(self, step: int) -> None:
+            self.lock, self.step = threading.Lock(), step
 
         def __call__(self, x: int) -> int:
             with self.lock:
-                return x + 1
+                return x + self.step
 
-    pipeline = cedar.from_items([{"x": i} for i in range(50)]).map(Guarded, "x", dtype=int).batch(10)
+    made = functools.partial(Guarded, 1)
+    pipeline = cedar.from_items([{"x": i} for i in range(50)]).map(made, "x", dtype=int).batch(10)
     with pipeline.loader(executor="processes", workers=WORKERS) as loader:
         assert [x for batch in loader for x in batch["x"].tolist()] == list(range(1, 51))
 

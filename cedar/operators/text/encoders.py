@@ -24,6 +24,7 @@ from cedar.core.columns import Index
 from cedar.core.digests import digest_of
 from cedar.core.errors import invalid_call, raised
 from cedar.core.process import Lock
+from cedar.operators.functions import fn_name, makes_instances
 from cedar.operators.instances import Instances, constructed
 from cedar.operators.text.recognize import TokenizerTraits, traits_of_pattern, traits_of_tokenizer
 from cedar.operators.text.words import Ids, TokenCache
@@ -265,12 +266,12 @@ class Function(Spec):
         return None
 
     def _make(self) -> Any:
-        return constructed(self.fn, self.fn.__name__, None)
+        return constructed(self.fn, fn_name(self.fn), None)
 
     @contextmanager
     def borrow_function(self) -> Iterator[Callable[..., Any]]:
         """Yield the function, or an instance of the class that no other thread uses at the same time."""
-        if not isinstance(self.fn, type):
+        if not makes_instances(self.fn):
             yield self.fn
             return
         with self._instances.borrow(0, self._make) as instance:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from functools import partial
 
 import numpy as np
 import pytest
@@ -54,17 +55,19 @@ def test_a_function_of_many_texts():
 class Counted:
     made = 0
 
-    def __init__(self):
+    def __init__(self, more=0):
         type(self).made += 1
+        self.more = more
 
     def __call__(self, text):
-        return [len(text)]
+        return [len(text) + self.more]
 
 
-def test_a_class_is_made_once():
+@pytest.mark.parametrize(("given", "ids"), [(Counted, [[1], [2]]), (partial(Counted, more=3), [[4], [5]])])
+def test_a_class_is_made_once(given, ids):
     Counted.made = 0
-    transform = tokenize(Counted)
-    assert [transform(text) for text in ("a", "bb")] == [[1], [2]]
+    transform = tokenize(given)
+    assert [transform(text) for text in ("a", "bb")] == ids
     assert Counted.made == 1
 
 
