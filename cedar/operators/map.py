@@ -59,6 +59,10 @@ class Map(FunctionOperator, Chainable):
         several = isinstance(self.fn, Transform) and self.fn.outputs is None
         return names_written("map", self.into, default=self.columns if several else self.columns[:1])
 
+    def _fills_columns(self, result: Any) -> bool:
+        """Return whether a result looks as if it were meant for all columns that the function reads."""
+        return isinstance(result, tuple) and len(result) == len(self.columns) > 1
+
     @property
     def form(self) -> Form:
         if len(self.written) > 1:
@@ -134,6 +138,11 @@ class Map(FunctionOperator, Chainable):
 
         def observe() -> Types:
             sampled = sample_results(call, self.columns, bound.sample(), bound.env)
+            if self.into is None and sampled.results and all(map(self._fills_columns, sampled.results)):
+                raise call.blame.refusal(
+                    f"the function returns a tuple for {len(self.columns)} columns, but into= names none of them",
+                    fix=f"into={self.columns} writes them all; into={self.columns[0]!r} writes the tuple to that column",
+                )
             return types_of_results(call.blame, self.form, self.written, declared, sampled)
 
         return MapRows(call, self.columns, fix_outputs(call.blame, self.form, self.written, declared, observe))

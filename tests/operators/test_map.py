@@ -24,6 +24,16 @@ def test_columns_in_and_out():
     assert values(run(Map(lambda row: row["s"] * row["x"], (), "y"), XS), "y") == ["a", "bb", "ccc"]
 
 
+def test_a_tuple_for_all_columns_needs_into():
+    with pytest.raises(PipelineError, match="a tuple for 2 columns") as caught:
+        run(Map(lambda x, s: (x + 1, s), ("x", "s")), XS)
+    assert "into=('x', 's') writes them all" in caught.value.fix
+    assert caught.value.site == SITE
+    assert values(run(Map(lambda x, s: (x, x), ("x", "s"), "x"), XS), "x") == [[1, 1], [2, 2], [3, 3]]
+    assert values(run(Map(lambda x, s: (x, x), ("x", "s"), dtype=list[int]), XS), "x") == [[1, 1], [2, 2], [3, 3]]
+    assert values(run(Map(lambda x, s: (x,), ("x", "s")), XS), "x") == [[1], [2], [3]]
+
+
 def test_whole_rows():
     found = run(Map(lambda row: {"q": row["x"] / 2, "s": row["s"]}), XS)
     assert list(found.columns) == ["q", "s"]
