@@ -67,6 +67,9 @@ class MapToValue(CallKernel):
         result, failure = call_batch(self.call, (), block, env, self.rows)
         if failure is None and result is not None:
             return block_with_value(block, result)
+        if failure is not None and self.rows and isinstance(failure.cause, TypeError | KeyError | AttributeError):
+            given = "collate gets each row as a dict of Python values and ndarrays, not as a tuple or tensors"
+            failure = replace(failure, fix=f"{given}; {failure.fix}")
         missing = BadResult("returned None for a batch", "did it forget to return?")
         settled = self.call.blame.settle_whole(block, env, failure or self.call.blame.failure(missing), UNIT)
         return replace(nothing, keys=settled.keys, dead=settled.dead)

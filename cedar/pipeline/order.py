@@ -103,7 +103,7 @@ class OrderMethods:
                 of which may be short; fewer rows than ranks are dropped, and the report counts them. "drop" drops a
                 short batch, and final batches that not all ranks would get. "keep" delivers these, so ranks may differ
                 by a batch. "pad" fills them up and adds a boolean column ``valid``, for evaluation on every row.
-            collate: function that gets each batch as a list of dicts, like collators of torch and Hugging Face. The
+            collate: function that gets each batch as a list of dicts, as Hugging Face's collators do. The
                 loader delivers its result unchanged, or passes it to a later ``map(fn)``.
             random: pass ``rng=`` to ``collate``, a numpy.random.Generator whose draws for a batch never change.
             local: if the number of rows is not known in advance, each rank reads and batches only its own share. Ranks

@@ -153,8 +153,13 @@ def test_a_collate_that_cannot_be_called_is_refused_at_the_users_line() -> None:
             P.batch(2, collate=collate)  # type: ignore[arg-type]
         assert caught.value.site is not None
         assert caught.value.site.file == __file__
-    with pytest.raises(cedar.RowError, match="KeyError"):
-        batches(P.batch(2, collate=lambda rows: rows[0]["z"]))
+    import torch
+
+    arrays = cedar.from_items([{"x": np.ones(2)}] * 4).batch(2, collate=lambda rows: torch.stack([r["x"] for r in rows]))
+    for wrong, kind in ((P.batch(2, collate=lambda rows: rows[0][0]), "KeyError"), (arrays, "TypeError")):
+        with pytest.raises(cedar.RowError, match=kind) as failed:
+            batches(wrong)
+        assert "each row as a dict of Python values and ndarrays" in (failed.value.fix or "")
 
 
 def test_torchs_collate_gives_its_tensors() -> None:
