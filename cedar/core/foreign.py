@@ -75,7 +75,7 @@ FUNCTIONS = _answers({
 })  # fmt: skip
 
 _BATCHES = "batch(n) before loader()"
-_WORKERS = "loader(workers=n), or nothing: it is measured"
+_WORKERS = 'loader(workers=n), or nothing: it is measured; executor="inline" runs everything in this thread'
 KEYWORDS = _answers({
     "a class given to map(), of which each worker makes an instance": "worker_init_fn", "batch(n)": "batch.batch_size",
     'batch(n, last="drop"), or last="keep" for drop_last=False': "loader.drop_last", "size=n": "map_batches.batch_size",

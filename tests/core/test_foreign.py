@@ -97,7 +97,7 @@ CALLS_OF_OTHERS: dict[str, tuple[Any, str]] = {
     "map(batched=True)": (lambda: P.map(abs, batched=True), "map_batches(fn, size=n)"),
     "map(dtyp=int)": (lambda: P.map(abs, "x", dtyp=int), "did you mean dtype=?"),
     "map_batches(batch_size=2)": (lambda: P.map_batches(abs, batch_size=2), "size=n"),
-    "loader(num_workers=2)": (lambda: P.loader(num_workers=2), "loader(workers=n)"),
+    "loader(num_workers=0)": (lambda: P.loader(num_workers=0), 'loader(workers=n), or nothing: it is measured; executor="inline"'),
     "loader(32)": (lambda: P.loader(32), "given by name"),
     "read_csv(sep)": (lambda: cast("Any", cedar.read_csv)("x.csv", sep=";"), "delimiter="),
     "filter(x=1)": (lambda: P.filter(x=1), "filter(col('x') == 1"),

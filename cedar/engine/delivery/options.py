@@ -112,7 +112,8 @@ def checked(options: Options, site: Site | None) -> Options:
             continue
         if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
             range_text = "" if least is None else f", at least {least}"
-            raise PipelineError(f"{name}={value!r}: needs an integer{range_text}", site=site)
+            fix = 'omit it, or executor="inline" runs everything in this thread' if name == "workers" else None
+            raise PipelineError(f"{name}={value!r}: needs an integer{range_text}", site=site, fix=fix)
     seconds = options.timeout  # None and 0 mean no limit, as in torch
     if seconds is not None:
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < math.inf:
