@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -179,7 +180,7 @@ class RowMethods:
 
         return self.apply(Pad(columns, to, value))
 
-    def cache(self, where: str = "auto", *, version: str | None = None) -> Pipeline:
+    def cache(self, where: str | os.PathLike[str] = "auto", *, version: str | None = None) -> Pipeline:
         """Cache the output of the preceding deterministic operators.
 
         This is a hint: results are the same without it.
@@ -190,11 +191,11 @@ class RowMethods:
                 cannot inspect (``explain()`` reports them). Change it whenever the functions' results change.
 
         Raises:
-            PipelineError: ``where`` or ``version`` is empty or not a string.
+            PipelineError: ``where`` or ``version`` is empty or of another type.
 
         Examples:
             >>> import cedar
             >>> cedar.from_items([{"x": 1}]).map(abs, "x").cache("memory").count()
             1
         """
-        return self.apply(Cache(where, version))
+        return self.apply(Cache(os.fspath(where) if isinstance(where, os.PathLike) else where, version))

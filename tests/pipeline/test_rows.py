@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,6 +49,13 @@ def test_methods_do_what_their_names_say(name: str) -> None:
 def test_pad_takes_columns_a_length_and_a_value() -> None:
     p = cedar.from_items(ROWS).pad("y", to=3, value=-1)
     assert [row["y"].tolist() for row in p] == [[1, -1, -1], [-1, -1, -1], [1, 2, 3]]
+
+
+def test_a_cache_takes_a_path(tmp_path: Path) -> None:
+    p = cedar.from_items(ROWS).cache(tmp_path / "kept")
+    assert repr(str(tmp_path / "kept")) in p.explain()
+    with pytest.raises(cedar.PipelineError, match="invalid location"):
+        cedar.from_items(ROWS).cache(3)  # type: ignore[arg-type]
 
 
 def test_an_expression_names_its_columns_itself() -> None:
