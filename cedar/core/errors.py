@@ -418,11 +418,11 @@ def missing_column(
     )
 
 
-def check_names(label: str, *names: object) -> None:
+def check_names(label: str, *names: object, fix: str = "give column names as strings") -> None:
     """Raise PipelineError at a name that is not a string, such as an expression."""
     for name in names:
         if not isinstance(name, str):
-            raise invalid_call(f"{label}: {name!r} is not a column name", fix="give column names as strings")
+            raise invalid_call(f"{label}: {name!r:.80} is not a column name", fix=fix)
 
 
 def names_of(label: str, names: str | Iterable[str] | None) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ from cedar.core.stream import (
 from cedar.operators.base import Effects, Mixing, Ordering, Resizable, RowUse, Schema, StreamContext, StreamOperator
 from cedar.operators.buffers import OrderedTasks, chunked, keep_columns, task_per_piece
 from cedar.operators.take import whole, whole_seed
-from cedar.operators.weights import live_weights, require_weights, weight_columns
+from cedar.operators.weights import AS_COLUMN, live_weights, require_weights, weight_columns
 from cedar.store.entry import Entry
 from cedar.store.keep import load, save, user_place
 from cedar.store.place import name_of
@@ -103,8 +103,9 @@ class Sample(StreamOperator, Resizable):
             object.__setattr__(self, "fraction", float(fraction))
         if self.weights is not None and not isinstance(self.weights, str) and not hasattr(self.weights, "meta"):
             raise invalid_call(
-                f"sample(weights={self.weights!r})",
-                fix="give the name of a column, or an expression such as col('clicks') + 1; sample(n=5) draws 5 rows",
+                f"sample(weights={self.weights!r:.80})",
+                fix="give the name of a column, or an expression such as col('clicks') + 1; "
+                + (AS_COLUMN if hasattr(self.weights, "__len__") else "sample(n=5) draws 5 rows"),
             )
         if self.weights is not None and not isinstance(self.weights, str):
             require_weights(self.weights, "sample(weights)")

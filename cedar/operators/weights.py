@@ -20,6 +20,7 @@ from cedar.operators.failures import ErrorContext
 
 Weights = npt.NDArray[np.float64]
 SAMPLE = ("sample", "weight")
+AS_COLUMN = "add values as a column: cedar.zip(p, cedar.from_numpy({'w': values}))"
 
 
 def weight_columns(weights: Any) -> list[str]:

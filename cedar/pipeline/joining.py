@@ -17,6 +17,7 @@ from cedar.datasets.table import from_pandas
 from cedar.datasets.to_arrow import arrow_column, to_arrow_table
 from cedar.operators.join import How, Join, JoinKeys, arranged
 from cedar.operators.surveys import StoredTable, Survey, kept_table
+from cedar.operators.weights import AS_COLUMN
 from cedar.pipeline.surveying import in_order, require_rows, require_steady, sampled_types, survey
 from cedar.tasks.fingerprints import key_of
 
@@ -176,7 +177,7 @@ WEIGHT = "__class_weight"
 
 def class_weights(pipeline: Pipeline, column: str) -> Join:
     """Return an operator that adds ``WEIGHT``: 1 / (the number of rows with the same value of ``column``)."""
-    check_names("balance_classes", column)
+    check_names("balance_classes", column, fix=f"give the name of a column; {AS_COLUMN}")
     require_steady(pipeline, (column,), "balance_classes")
     if column not in pipeline.columns:
         raise missing_column(column, pipeline.columns, "balance_classes", user_site())

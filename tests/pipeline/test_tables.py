@@ -62,5 +62,10 @@ def test_classes_that_cannot_be_balanced() -> None:
     assert "filter(col('y').is_not_null())" in str(caught.value)
     with pytest.raises(cedar.PipelineError, match="no column 'z'"):
         rows.balance_classes("z")
+    for call in (rows.balance_classes, rows.sample):
+        with pytest.raises(cedar.PipelineError) as caught:
+            call([0.5] * 1000)  # type: ignore[arg-type]
+        assert len(str(caught.value)) < 1000
+        assert "cedar.zip(p, cedar.from_numpy(" in (caught.value.fix or "")
     with pytest.raises(cedar.PipelineError, match="after sample"):
         rows.sample(n=1).balance_classes("y")
