@@ -9,7 +9,7 @@ import inspect
 import queue
 import threading
 import weakref
-from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -102,10 +102,10 @@ class AsyncRows:
 
 def as_items(value: Any) -> list[Any]:
     """Return the items of a ``flat_map`` function's result as a list."""
-    if isinstance(value, (str, bytes, dict)):
+    if isinstance(value, (str, bytes, Mapping)):
         raise BadResult(
             f"returned a {type(value).__name__}, not an iterable of rows",
-            f"return [{'row' if isinstance(value, dict) else 'value'}] for one row, [] for none",
+            f"return [{'row' if isinstance(value, Mapping) else 'value'}] for one row, [] for none",
         )
     if value is None or not hasattr(value, "__iter__"):
         kind = "None" if value is None else f"a {type(value).__name__}"

@@ -278,7 +278,7 @@ def arrays_of(result: Any, format: Format) -> dict[str, Any]:
         return dict(zip(result.schema.names, result.columns, strict=True))
     if format == "polars" and hasattr(result, "get_columns"):
         return {series.name: series for series in result.get_columns()}
-    if format in ("numpy", "torch") and isinstance(result, dict):
-        return result
+    if format in ("numpy", "torch") and isinstance(result, Mapping):
+        return dict(result)
     fix = "did it forget to return? " if result is None else ""
     raise BadResult(f"returned {describe(result)}, not {wanted}", f'{fix}format="{format}" gives and takes {wanted}')

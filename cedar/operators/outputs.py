@@ -108,7 +108,7 @@ class Outputs:
         """Return the values per column of results that have the required form, and the failures of the others."""
         if self.form == "value":
             return [results], {}
-        wanted: tuple[type, ...] = (dict,) if self.form == "dict" else (tuple, list)
+        wanted: tuple[type, ...] = (Mapping,) if self.form == "dict" else (tuple, list)
         right = all(issubclass(kind, wanted) for kind in set(map(type, results)))
         if right and set(map(len, results)) <= {len(self.types)}:
             with suppress(KeyError):  # the number of columns is correct, but their names may differ
@@ -131,7 +131,7 @@ class Outputs:
             given = f"{len(result)} values" if isinstance(result, (tuple, list)) else describe(result)
             text = f"returned {given}, not a tuple of {len(names)}"
             return Failure(f"{label} {text}", text, f"return a value for each of {', '.join(map(repr, names))}")
-        if not isinstance(result, dict):
+        if not isinstance(result, Mapping):
             text = f"returned {describe(result)}, not a row (a dict)"
             return Failure(
                 f"{label} {text}", text, "if no columns are named, the function receives and returns a row as a dict"
@@ -227,7 +227,7 @@ def types_of_results(
     _check_sample(blame, sampled)
     names = into
     if form == "dict":
-        first = next((result for result in sampled.results if isinstance(result, dict)), declared)
+        first = next((result for result in sampled.results if isinstance(result, Mapping)), declared)
         check_row_names(blame, first, declared)
         names = tuple(first)
     why = SAMPLED if sampled.results else "a sample that gave no items" if sampled.asked else NO_ROWS

@@ -1,3 +1,4 @@
+from collections import UserDict
 from collections.abc import Iterator
 
 import numpy as np
@@ -53,6 +54,7 @@ def test_types_of_items():
         (lambda x: "abc", "returned a str, not an iterable"),
         (lambda x: b"abc", "returned a bytes, not an iterable"),
         (lambda x: {"a": 1}, "returned a dict, not an iterable"),
+        (lambda x: UserDict(a=1), "returned a UserDict, not an iterable"),
         (lambda x: None, "returned None, not an iterable"),
         (lambda x: 5, "returned a int, not an iterable"),
         (lambda x: [1 / x], "failed: ZeroDivisionError"),

@@ -1,3 +1,5 @@
+from collections import UserDict
+
 import cloudpickle
 import numpy as np
 import pyarrow as pa
@@ -39,6 +41,8 @@ def test_whole_rows():
     assert list(found.columns) == ["q", "s"]
     assert values(found, "q") == [0.5, 1.0, 1.5]
     assert run(Map(lambda row: {}), XS).columns == {}
+    either = run(Map(lambda row: UserDict(q=row["x"]) if row["x"] > 1 else {"q": 0}), XS)
+    assert values(either, "q") == [0, 2, 3], "rows may be of any mapping, such as BatchEncoding of transformers"
     rows = Block({}, XS.keys)
     assert values(run(Map(lambda row: {"n": len(row)}), rows), "n") == [0, 0, 0]
 

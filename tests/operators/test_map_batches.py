@@ -1,3 +1,5 @@
+from collections import UserDict
+
 import cloudpickle
 import numpy as np
 import polars as pl
@@ -29,6 +31,11 @@ def test_formats(format, size):
     assert list(found.columns) == list(XS.columns)
     assert found.types == XS.types
     assert found.keys is XS.keys
+
+
+def test_columns_may_be_of_any_mapping():
+    found = run(MapBatches(lambda arrays: UserDict(n=[len(s) for s in arrays["s"]]), ("s",), "n", format="numpy"), XS)
+    assert values(found, "n") == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("format", ["arrow", "polars"])
