@@ -293,6 +293,9 @@ def select(*names: Any, **named: Any) -> Select:
     """Return the operator for a user's arguments to ``select``: names, expressions, lists or named expressions."""
     items: list[Item] = []
     for value in flattened(names):
+        if isinstance(value, int | np.integer | range):
+            fix = "select takes names of columns; for rows by number: p.take(100), p.skip(i).take(n)"
+            raise invalid_call(f"select: {value!r} is not a column", fix=fix)
         plain = isinstance(value, str) and value != "*" and not value.startswith("^")
         items.append(value if plain else (None, as_expression(value, "select")))
     items.extend((name, as_expression(value, "select")) for name, value in named.items())

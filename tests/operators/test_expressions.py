@@ -75,6 +75,13 @@ def test_select_orders_computes_and_drops() -> None:
             run(select(*again), given_block)
 
 
+@pytest.mark.parametrize("rows", [[5], [3, 17], range(100), np.arange(2)])
+def test_select_takes_no_numbers_of_rows(rows: Any) -> None:
+    with pytest.raises(PipelineError, match="select: ") as caught:
+        select(rows)
+    assert isinstance(rows, np.ndarray) or "p.take(100), p.skip(i).take(n)" in (caught.value.fix or "")
+
+
 def test_filter_keeps_keys_and_every_kind_of_column() -> None:
     out = run(FilterExpression(col("a") > 1), sample())
     assert values(out, "s") == ["x", "3"]
