@@ -94,6 +94,8 @@ def fix_types(
         except ValueMismatch as misfit:
             # A tensor's dtype may not exist in NumPy.
             fix = _FIX_TENSORS if type(misfit.__cause__) in (TypeError, RuntimeError) else _FIX
+            if form == "item" and isinstance(items[misfit.index], list):
+                fix = _FIX_LISTS
             raise origin.error(f"column {name!r}: {misfit.message}", first + misfit.index, fix) from misfit
     for name, declared in (dtypes or {}).items():
         kinds.setdefault(name, type_from_dtype(declared))
@@ -101,6 +103,7 @@ def fix_types(
 
 
 _FIX_TENSORS = "give tensors of a dtype that NumPy has, for example .float() of bfloat16"
+_FIX_LISTS = 'a list is one value: return a tuple or a dict, or give from_items(dataset, names=("x", "y"))'
 _FIX = "use one type for all values of the column, or set it: dtypes={...}, or schema() of your own source"
 
 

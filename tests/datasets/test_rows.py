@@ -27,6 +27,14 @@ def test_what_is_not_a_dict():
     assert chunk.columns["item"].shape == (5, 2)
 
 
+@pytest.mark.parametrize("item", [[np.zeros(2), 1], [1.5, "a"]])
+def test_a_list_that_is_no_value_needs_names(item):
+    with pytest.raises(RowError, match="column 'item'") as caught:
+        read_rows(from_items([item] * 3))
+    assert 'names=("x", "y")' in caught.value.fix
+    assert list(read_rows(from_items([item] * 3, names=("x", "y")))[0]) == ["x", "y"]
+
+
 def test_a_missing_key_is_null():
     assert column(from_items([{"x": 1, "y": 2}, {"x": 3}]), "y") == [2, None]
     assert column(from_items([{"x": 1}, {"x": 3, "y": 2}]), "y") == [None, 2]
