@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,12 +19,11 @@ from cedar.core.printable import StorageOptions, redact_url
 from cedar.core.requests import RequestStats, Use
 from cedar.datasets.base import LOST, BaseSource, Chunk, Selects, Split, once
 from cedar.datasets.files_io import concurrently, marks_of
-from cedar.datasets.listing import Listing, list_files
+from cedar.datasets.listing import Listing, list_files, split_braces
 from cedar.datasets.split_table import SplitTable
 
 Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 _S = TypeVar("_S", bound="FileSource")
-_BRACES = re.compile(r"\{(?:([^{}]*,[^{}]*)|([0-9]+)\.\.([0-9]+))\}")
 
 
 def requests_outside_tasks(sources: Iterable[Any]) -> Use:
@@ -167,29 +165,14 @@ class FileSource(BaseSource):
 
 
 def as_paths(paths: Paths, reader: str) -> tuple[str, ...]:
-    """Return ``paths`` as a tuple of strings, with ``{a,b}`` and ``{000..127}`` expanded."""
+    """Return ``paths`` as a tuple of strings, with ``{a,b}`` and ``{000..127}`` expanded as ``split_braces`` does."""
     given = [paths] if isinstance(paths, (str, os.PathLike)) else paths
     if not isinstance(given, Sequence) or not all(isinstance(p, (str, os.PathLike)) for p in given):
         raise invalid_call(f"{reader}: paths must be a string, a pathlib.Path or a list of them, not {_kind_of(paths)}")
-    strings = tuple(chain.from_iterable(expand_braces(os.fspath(p)) for p in given))
+    strings = tuple(chain.from_iterable(split_braces(os.fspath(p)) for p in given))
     if not strings or not all(strings):
         raise invalid_call(f"{reader}: {'an empty path' if strings else 'no paths'} given")
     return strings
-
-
-def expand_braces(path: str) -> list[str]:
-    """Expand ``{a,b}`` and ``{000..127}`` as a shell does, unless a local file with the unexpanded name exists."""
-    match = _BRACES.search(path)
-    if match is None or ("://" not in path and os.path.lexists(os.path.expanduser(path))):
-        return [path]
-    words, first, last = match.groups()
-    if words is not None:
-        middle = words.split(",")
-    else:
-        step, width = (1 if int(first) <= int(last) else -1), len(first) if first[0] == "0" or last[0] == "0" else 0
-        middle = [str(number).zfill(width) for number in range(int(first), int(last) + step, step)]
-    rest = expand_braces(path[match.end() :])
-    return [path[: match.start()] + word + tail for word in middle for tail in rest]
 
 
 def as_names(names: Sequence[str] | None, option: str, reader: str) -> tuple[str, ...] | None:

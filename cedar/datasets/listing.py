@@ -38,6 +38,7 @@ _LOGS = {  # folder with the table's log -> the kind of table, and how to read i
     ".hoodie": ("a Hudi table", "write its current rows to Parquet files with Spark first, and read those"),
 }
 _MAGIC = re.compile(r"[*?\[]")
+_BRACES = re.compile(r"\{(?:([^{}]*,[^{}]*)|([0-9]+)\.\.([0-9]+))\}")
 _PATHS_PER_THREAD = 32  # maximum local paths per work item; listing a file takes about 20 us
 
 
@@ -181,6 +182,32 @@ def _list(
         raise SourceError(f"{redact_url(path)!r} cannot be listed: {redact(str(error))}", fix=fix) from cause
 
 
+def expand_braces(path: str) -> list[str]:
+    """Expand ``{a,b}`` and ``{000..127}`` as a shell does, unless a local file with the unexpanded name exists."""
+    match = _BRACES.search(path)
+    if match is None or ("://" not in path and os.path.lexists(os.path.expanduser(path))):
+        return [path]
+    words, first, last = match.groups()
+    if words is not None:
+        middle = words.split(",")
+    else:
+        step, width = (1 if int(first) <= int(last) else -1), len(first) if first[0] == "0" or last[0] == "0" else 0
+        middle = [str(number).zfill(width) for number in range(int(first), int(last) + step, step)]
+    rest = expand_braces(path[match.end() :])
+    return [path[: match.start()] + word + tail for word in middle for tail in rest]
+
+
+def split_braces(path: str) -> list[str]:
+    """Return the paths that a path with braces names, each of which must exist.
+
+    Alternatives in a glob's last part, as in ``*/*.{jpg,png}``, remain in the path: one match in total is enough.
+    """
+    folder, slash, name = path.rpartition("/")
+    if "*" in path and name.count("{") == name.count("}") and all(words for words, *_ in _BRACES.findall(name)):
+        return [each + slash + name for each in expand_braces(folder)]
+    return expand_braces(path)
+
+
 def below(given: str, path: str) -> bool:
     """Return whether ``path`` may match ``given``, a path, directory or glob without a scheme."""
     if path == given:
@@ -201,7 +228,7 @@ def _local(path: str, full: str, suffixes: tuple[str, ...] | None) -> list[File]
     if not _MAGIC.search(full):
         raise _no_match_error(path, *_nearest_local(full))
     root = _fixed_part(full) or "/"
-    matches = sorted(local_glob(full))
+    matches = sorted({match for each in expand_braces(full) for match in local_glob(each)})
     files = [m for m in matches if not os.path.isdir(m)]
     if not files and suffixes and matches:
         files = [f for m in matches for f in _walk_files(m, suffixes)]
@@ -289,7 +316,9 @@ def _remote(path: str, suffixes: tuple[str, ...] | None, remote: Remote, root: s
 
 def _remote_glob(path: str, remote: Remote, pattern: str, suffixes: tuple[str, ...] | None) -> list[File]:
     root = _fixed_part(pattern)
-    matches = walking.glob(remote, pattern, root)
+    matches: dict[str, Any] = {}
+    for each in expand_braces(pattern):
+        matches |= walking.glob(remote, each, root)
     files = _select_files(matches, root, ("",))
     if not files and suffixes:
         folders = [p for p, info in matches.items() if info.get("type") == "directory"]

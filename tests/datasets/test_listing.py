@@ -242,10 +242,29 @@ def test_reading_names_the_file_and_keeps_the_cause():
         ("{2..1}", ["2", "1"]),
         ("{,b}c", ["c", "bc"]),
         ("{one}/{}", ["{one}/{}"]),
+        ("s3://b/{x,y}/*.{jpg,png}", ["s3://b/x/*.{jpg,png}", "s3://b/y/*.{jpg,png}"]),
+        ("*/{0..1}.{x,y}", ["*/0.x", "*/0.y", "*/1.x", "*/1.y"]),
+        ("{a/*,b/*}", ["a/*", "b/*"]),
+        ("https://h/a?b={1,2}", ["https://h/a?b=1", "https://h/a?b=2"]),
     ],
 )
 def test_braces_stand_for_several_paths(path, expected):
     assert as_paths(path, "read") == tuple(expected)
+
+
+@pytest.mark.parametrize("storage", ["local", "memory"])
+def test_one_of_the_endings_of_a_glob_must_match(tmp_path, storage):
+    root = str(tmp_path) if storage == "local" else "memory://endings"
+    fs, path = fsspec.url_to_fs(root)
+    fs.makedirs(f"{path}/a", exist_ok=True)
+    for name in ("1.jpg", "2.png", "3.txt"):
+        fs.pipe_file(f"{path}/a/{name}", b"")
+    files = cedar.read_files(f"{root}/*/*.{{jpg,jpeg,png}}")
+    assert [row["path"].rpartition("/")[2] for row in files] == ["1.jpg", "2.png"]
+    with pytest.raises(SourceError, match=r"no file matches '.*\*\.{gif,bmp}'"):
+        list(cedar.read_files(f"{root}/*/*.{{gif,bmp}}"))
+    with pytest.raises(SourceError, match="no file matches"):
+        list(cedar.read_files(f"{root}/{{a,b}}/*.jpg"))
 
 
 def test_a_local_file_may_have_braces_in_its_name(tmp_path):
