@@ -191,6 +191,8 @@ class Transform(ABC):
 
     def unfit(self, kind: ColumnType, wants: str, fix: str = "cast the column, or map it first") -> PipelineError:
         """Return the error for a column of a type that the transform does not accept."""
+        if isinstance(kind, pa.StructType) and kind.get_field_index("bytes") >= 0:  # as in Hugging Face data sets
+            fix = "take the bytes first: with_columns(bytes=col('image').struct.field('bytes'))"
         return PipelineError(f"{type(self).__name__} takes {wants}, not {kind}", fix=fix)
 
 
