@@ -21,7 +21,8 @@ def _answers(names: dict[str, str]) -> dict[str, str]:
 _NOTHING = "nothing: the loader reads ahead as far as memory allows"
 _RANKS = "p.loader(rank=, world=); under torchrun or SLURM nothing: each rank gets its share"
 _TORCH = "p.batch(n).loader(format='torch')"
-_IMAGES = "cedar.read_files(paths), then map(cedar.operators.image.decode(), 'bytes', into='image')"
+_DECODE = "map(cedar.operators.image.decode(), 'bytes', into='image')"
+_IMAGES = f"cedar.read_files(paths), then {_DECODE}"
 _ORDER = (
     "shuffle(by='column') to keep rows of one value together; to sort or aggregate, p.to_arrow() and polars, or "
     "from_polars(frame.sort(...)) for rows that fit in memory"
@@ -43,7 +44,7 @@ METHODS = _answers({
     "p.split({'train': 0.9, 'test': 0.1})": "train_test_split", "p.split({'train': 0.9, 'val': 0.1})": "random_split",
     "with_columns(col('x').fill_null(0))": "fill_null fillna", "rename({'old': 'new'})": "rename_columns rename_column",
     "cedar.mix([(a, 0.5), (b, 0.5)])": "sample_from_datasets", "p.write_parquet(path)": "to_parquet sink_parquet",
-    "loader.load_state_dict(state)": "load_state_dict", "p.skip(offset).take(length)": "slice", _IMAGES: "decode",
+    "loader.load_state_dict(state)": "load_state_dict", "p.skip(offset).take(length)": "slice", _DECODE: "decode",
     _ORDER: "sort_values order_by groupby map_groups", "p.write(folder)": "save save_to_disk", "p.head(n)": "show",
     "next(iter(p.batch(n)))": "take_batch", "filter(col('x') > 0)": "where query", "select('x', 'y')": "select_columns",
     "loader.state_dict()": "state_dict", "batch(n).pad('x')": "padded_batch", "shuffle(seed=1)": "random_shuffle",
@@ -55,6 +56,11 @@ METHODS = _answers({
     "select(a=col('s').struct.field('a'))": "unnest", "with_columns(col('x').fill_nan(0))": "fill_nan",
     "p.unique('x').count()": "n_unique nunique", "map_batches(fn)": "map_partitions", "p.count()": "cardinality",
     "cedar.concat(a, b)": "vstack append concat concatenate union", "p.batch(n, collate=fn)": "collate",
+    "flat_map(fn)": "flatten",
+    "loader(steps=n)": "with_epoch with_length", "p.select('x', 'y').loader(format='tuple')": "to_tuple",
+    "map(fn, ...), which runs in every epoch": "with_transform set_transform", "p.count(), len(loader)": "num_rows",
+    "p.balance_classes('label'), or p.sample(weights='w')": "rejection_resample",
+    "the pipeline before batch(n); p.explode('x') makes a row of each item of a list": "unbatch",
 })  # fmt: skip
 
 FUNCTIONS = _answers({
@@ -72,10 +78,17 @@ FUNCTIONS = _answers({
     "p.sample(weights='w')": "WeightedRandomSampler", "polars.lit, or the value itself": "lit",
     "cedar.read_arrow(paths)": "read_ipc scan_ipc read_feather", "p.shuffle(seed=1)": "RandomSampler",
     "cedar.from_items(dataset).batch(n).loader(format='torch')": "DataLoader StatefulDataLoader",
+    "cedar.from_huggingface(datasets.load_from_disk(folder))": "load_from_disk",
+    "cedar.read_tar(paths), cedar.read_parquet(paths), ...": "StreamingDataset",
+})  # fmt: skip
+
+_WORKERS = 'loader(workers=n), or nothing: it is measured; executor="inline" runs everything in this thread'
+LOADER = _answers({
+    "loader.state_dict(), loader.load_state_dict(state)": "get_state set_state", "n of p.batch(n)": "batch_size",
+    "the pipeline, such as p.count() or p.schema": "dataset", _WORKERS: "num_workers",
 })  # fmt: skip
 
 _BATCHES = "batch(n) before loader()"
-_WORKERS = 'loader(workers=n), or nothing: it is measured; executor="inline" runs everything in this thread'
 KEYWORDS = _answers({
     "a class given to map(), of which each worker makes an instance": "worker_init_fn", "batch(n)": "batch.batch_size",
     'batch(n, last="drop"), or last="keep" for drop_last=False': "loader.drop_last", "size=n": "map_batches.batch_size",
@@ -96,16 +109,25 @@ KEYWORDS = _answers({
     "column_names=": "read_csv.names read_csv.new_columns",
     "dtypes={'day': datetime.date}": "read_csv.parse_dates read_csv.try_parse_dates",
     "a new folder per job, such as write('out/2024-02'); read_parquet('out') reads all": "write.mode",
+    "drop('x') after it": "remove_columns", "pairs: mix([(a, 0.7), (b, 0.3)])": "mix.probabilities",
+    'stop="first" or "all"': "mix.stopping_strategy", "on_error=cedar.Skip(max_rate=0.01)": "handler",
+    "nothing: loader.state_dict() is cheap after any batch": "snapshot_every_n_steps",
 })  # fmt: skip
 CALLS = {
     "shuffle": "shuffle(window=1000) to shuffle within windows of 1,000 rows, shuffle(seed=1000) for a seed",
     "rename": "rename({'old': 'new'})", "filter": "filter(col('x') == 1, ...), or filter(fn, 'x')",
+    "split": "split({'train': 0.9, 'val': 0.1})",
 }  # fmt: skip
 
 
 def unknown_method(pipeline: object, name: str) -> AttributeError:
     """Return the error for an attribute that pipelines do not have."""
     return _unknown("'Pipeline' object", name, METHODS, [n for n in dir(pipeline) if n[0] != "_"])
+
+
+def unknown_loader_attribute(loader: object, name: str) -> AttributeError:
+    """Return the error for an attribute that loaders do not have."""
+    return _unknown("'Loader' object", name, LOADER, [n for n in dir(loader) if n[0] != "_"])
 
 
 def unknown_function(name: str, known: Iterable[str]) -> AttributeError:

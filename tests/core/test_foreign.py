@@ -12,7 +12,7 @@ import pytest
 
 import cedar
 from cedar import col
-from cedar.core.foreign import CALLS, FUNCTIONS, KEYWORDS, METHODS, with_suggestions
+from cedar.core.foreign import CALLS, FUNCTIONS, KEYWORDS, LOADER, METHODS, with_suggestions
 from cedar.operators import recsys
 
 P: Any = cedar.from_items([{"x": i, "y": i % 2} for i in range(4)])
@@ -22,7 +22,7 @@ P: Any = cedar.from_items([{"x": i, "y": i % 2} for i in range(4)])
     "name",
     """collect prefetch iter_torch_batches train_test_split rename_columns sum mean min max std agg aggregate
     value_counts null_count compute map_partitions map_groups pipe lazy unnest shift diff rolling fill_nan concat
-    n_unique nunique""".split(),
+    n_unique nunique num_rows with_epoch unbatch""".split(),
 )
 def test_a_foreign_method_is_answered(name: str) -> None:
     with pytest.raises(AttributeError, match=f"'Pipeline' object has no attribute '{name}': here that is "):
@@ -37,6 +37,18 @@ def test_a_foreign_method_is_answered(name: str) -> None:
 def test_another_method_is_answered_with_the_nearest(name: str, says: str) -> None:
     with pytest.raises(AttributeError, match=re.escape(says)):
         getattr(P, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"), [("dataset", "here that is the pipeline"), ("get_state", "state_dict"), ("reprot", "mean report?")]
+)
+def test_an_attribute_of_other_loaders_is_answered(name: str, says: str) -> None:
+    with P.loader() as loader:
+        with pytest.raises(AttributeError, match=re.escape(says)):
+            getattr(loader, name)
+        assert not hasattr(loader, name)
+        with pytest.raises(AttributeError, match="^__array__$"):
+            _ = loader.__array__
 
 
 def test_pipelines_are_copied_and_pickled_as_before() -> None:
@@ -74,7 +86,9 @@ def test_the_package_shows_its_public_names_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "table", [METHODS, FUNCTIONS, KEYWORDS, CALLS], ids=["methods", "functions", "keywords", "calls"]
+    "table",
+    [METHODS, FUNCTIONS, KEYWORDS, CALLS, LOADER],
+    ids=["methods", "functions", "keywords", "calls", "loader"],
 )
 def test_answers_name_what_exists(table: dict[str, str]) -> None:
     for name, answer in table.items():
@@ -82,8 +96,11 @@ def test_answers_name_what_exists(table: dict[str, str]) -> None:
             assert hasattr(P, method), (name, answer)
         for function in re.findall(r"\bcedar\.(\w+)(?=\(| |,|$)", answer):
             assert hasattr(cedar, function), (name, answer)
+        for method in re.findall(r"\bloader\.(\w+)", answer):
+            assert hasattr(cedar.Loader, method), (name, answer)
     for name in table if table is not KEYWORDS and table is not CALLS else ():
-        assert not hasattr(P if table is METHODS else cedar, name), f"{name} is not a foreign name any more"
+        owner = P if table is METHODS else cedar.Loader if table is LOADER else cedar
+        assert not hasattr(owner, name), f"{name} is not a foreign name any more"
 
 
 CALLS_OF_OTHERS: dict[str, tuple[Any, str]] = {
@@ -123,6 +140,12 @@ CALLS_OF_OTHERS: dict[str, tuple[Any, str]] = {
     "Service(worker=)": (lambda: cast("Any", cedar.Service)(worker=1), "did you mean workers=?"),
     "Quantiles(bin=)": (lambda: cast("Any", cedar.preprocessing.Quantiles)("x", bin=3), "did you mean bins=?"),
     "Clamp()": (lambda: cast("Any", recsys.Clamp)(), "write Clamp(low, high)"),
+    "map(remove_columns=)": (lambda: P.map(abs, "x", remove_columns=["y"]), "drop('x')"),
+    "mix(probabilities=)": (lambda: cast("Any", cedar.mix)([P], probabilities=[1]), "mix([(a, 0.7), (b, 0.3)])"),
+    "mix(stopping_strategy=)": (lambda: cast("Any", cedar.mix)([P], stopping_strategy="x"), 'stop="first" or "all"'),
+    "loader(handler=)": (lambda: P.loader(handler=print), "cedar.Skip(max_rate=0.01)"),
+    "loader(snapshot_every_n_steps=)": (lambda: P.loader(snapshot_every_n_steps=1), "state_dict() is cheap"),
+    "split(train=)": (lambda: P.split(train=0.9, val=0.1), "split({'train': 0.9, 'val': 0.1})"),
     "p['x'] = 1": (lambda: P.__setitem__("x", 1), "p = p.with_columns("),
 }
 

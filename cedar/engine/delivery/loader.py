@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
 from cedar.core.block import Block
 from cedar.core.errors import PipelineError, ResumeError, UsageError, user_site
-from cedar.core.foreign import suggest_in_methods
+from cedar.core.foreign import suggest_in_methods, unknown_loader_attribute
 from cedar.core.inverse import InverseKeyedJaggedTensor
 from cedar.core.jagged import JaggedTensor, register
 from cedar.core.packages import extension
@@ -107,6 +107,11 @@ class Loader(Generic[T]):
             _log.warning("%s", warning)
         warn_of_cuts(epochs.job.binding.root, epochs.position.epoch)
         return iterate(epochs, self)
+
+    if not TYPE_CHECKING:  # hidden, so that type checkers still report unknown names
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(name) if name[0] == "_" else unknown_loader_attribute(self, name)
 
     def __repr__(self) -> str:
         label, rank = one_line(self._epochs.job.binding.root.operator.label()), self.rank
