@@ -56,7 +56,6 @@ METHODS = _answers({
     "select(a=col('s').struct.field('a'))": "unnest", "with_columns(col('x').fill_nan(0))": "fill_nan",
     "p.unique('x').count()": "n_unique nunique", "map_batches(fn)": "map_partitions", "p.count()": "cardinality",
     "cedar.concat(a, b)": "vstack append concat concatenate union", "p.batch(n, collate=fn)": "collate",
-    "flat_map(fn)": "flatten",
     "loader(steps=n)": "with_epoch with_length", "p.select('x', 'y').loader(format='tuple')": "to_tuple",
     "map(fn, ...), which runs in every epoch": "with_transform set_transform", "p.count(), len(loader)": "num_rows",
     "p.balance_classes('label'), or p.sample(weights='w')": "rejection_resample",

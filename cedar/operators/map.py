@@ -141,7 +141,7 @@ class Map(FunctionOperator, Chainable):
             if self.into is None and sampled.results and all(map(self._fills_columns, sampled.results)):
                 raise call.blame.refusal(
                     f"the function returns a tuple for {len(self.columns)} columns, but into= names none of them",
-                    fix=f"into={self.columns} writes them all; into={self.columns[0]!r} writes the tuple to that column",
+                    fix=f"into={self.columns} writes them all; into={self.columns[0]!r} writes the tuple to one column",
                 )
             return types_of_results(call.blame, self.form, self.written, declared, sampled)
 

@@ -40,7 +40,7 @@ def test_another_method_is_answered_with_the_nearest(name: str, says: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "says"), [("dataset", "here that is the pipeline"), ("get_state", "state_dict"), ("reprot", "mean report?")]
+    ("name", "says"), [("dataset", "here that is the"), ("get_state", "state_dict"), ("reprot", "mean report?")]
 )
 def test_an_attribute_of_other_loaders_is_answered(name: str, says: str) -> None:
     with P.loader() as loader:
@@ -114,7 +114,8 @@ CALLS_OF_OTHERS: dict[str, tuple[Any, str]] = {
     "map(batched=True)": (lambda: P.map(abs, batched=True), "map_batches(fn, size=n)"),
     "map(dtyp=int)": (lambda: P.map(abs, "x", dtyp=int), "did you mean dtype=?"),
     "map_batches(batch_size=2)": (lambda: P.map_batches(abs, batch_size=2), "size=n"),
-    "loader(num_workers=0)": (lambda: P.loader(num_workers=0), 'loader(workers=n), or nothing: it is measured; executor="inline"'),
+    "loader(num_workers=0)": (lambda: P.loader(num_workers=0), 'executor="inline" runs everything'),
+    "map(num_workers=2)": (lambda: P.map(abs, "x", num_workers=2), "loader(workers=n)"),
     "loader(32)": (lambda: P.loader(32), "given by name"),
     "read_csv(sep)": (lambda: cast("Any", cedar.read_csv)("x.csv", sep=";"), "delimiter="),
     "filter(x=1)": (lambda: P.filter(x=1), "filter(col('x') == 1"),

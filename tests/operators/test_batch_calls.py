@@ -155,8 +155,9 @@ def test_a_collate_that_cannot_be_called_is_refused_at_the_users_line() -> None:
         assert caught.value.site.file == __file__
     import torch
 
-    arrays = cedar.from_items([{"x": np.ones(2)}] * 4).batch(2, collate=lambda rows: torch.stack([r["x"] for r in rows]))
-    for wrong, kind in ((P.batch(2, collate=lambda rows: rows[0][0]), "KeyError"), (arrays, "TypeError")):
+    arrays = cedar.from_items([{"x": np.ones(2)}] * 4)
+    stacked = arrays.batch(2, collate=lambda rows: torch.stack([row["x"] for row in rows]))
+    for wrong, kind in ((P.batch(2, collate=lambda rows: rows[0][0]), "KeyError"), (stacked, "TypeError")):
         with pytest.raises(cedar.RowError, match=kind) as failed:
             batches(wrong)
         assert "each row as a dict of Python values and ndarrays" in (failed.value.fix or "")

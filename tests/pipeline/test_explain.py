@@ -51,7 +51,9 @@ def test_a_plan_says_what_unknown_counts_cost():
     assert "local to each rank" in plan(both.take(9, local=True).batch(8))
 
 
-@pytest.mark.parametrize(("rows", "window", "noted"), [(5, 10, ["2 of 20"]), (5, 1, ["1 of 20"]), (5, 100, []), (100, 1, [])])
+@pytest.mark.parametrize(
+    ("rows", "window", "noted"), [(5, 10, ["2 of 20"]), (5, 1, ["1 of 20"]), (5, 100, []), (100, 1, [])]
+)
 def test_a_narrow_shuffle_is_noted(tmp_path, rows, window, noted):
     pq.write_table(pa.table({"x": range(100)}), tmp_path / "x.parquet", row_group_size=rows)
     text = cedar.read_parquet(str(tmp_path)).shuffle(window=window).batch(8).explain()

@@ -16,7 +16,7 @@ from tests.engine.streams.slow_rows import SLOW
     [
         ({"order": 3}, '(?s)order=3 is not known.*"exact" delivers.*"any" delivers'),
         ({"order": "folder"}, "order='folder' is not known"),
-        ({"workers": 0}, '(?s)workers=0: needs an integer, at least 1.*executor="inline" runs everything in this thread'),
+        ({"workers": 0}, '(?s)workers=0: needs an integer, at least 1.*executor="inline" runs everything'),
         ({"record": "folder"}, r"loader\(\) has no option 'record'"),
     ],
 )
