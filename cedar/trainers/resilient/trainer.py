@@ -32,7 +32,9 @@ class Trainer(Member):
         """
         generation = self.since
         while True:
-            waiting = Waiting(generation, self.newest, self.job.patience)
+            # a new worker joins after the current step, before which a stage may redo steps from logs
+            patience = math.inf if generation and not self._has_state else self.job.patience
+            waiting = Waiting(generation, self.newest, patience)
             try:
                 self.idle(waiting)
             except Superseded:
@@ -238,6 +240,7 @@ class Trainer(Member):
             self.board.put(keys.DONE(self.epoch.line, self.step), time.time())
         self.step += 1
         self.kept = FinishedWork(self.step)
+        self.waiting.patience = self.job.patience  # all stages took part in the step, so no stage redoes steps
 
     def _finish(self) -> None:
         """Wait until all workers have finished, since a failure may require repeating a step. Save a checkpoint."""

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from functools import cache
 
 import pytest
 import torch
 
 from cedar.trainers.resilient.control.protocol import RECOVERY
-from cedar.trainers.resilient.executor import FinishedWork
+from cedar.trainers.resilient.executor import FinishedWork, Waiting
 from cedar.trainers.resilient.history import History, find_sources
 from cedar.trainers.resilient.model import Transformer
 from cedar.trainers.resilient.schedule import Instruction, Worker
+from cedar.trainers.resilient.trainer import Trainer
 from tests.trainers.resilient.toy_grid import Crew, Killed, job
 
 MODEL = Transformer(vocabulary=17, length=5, layers=3, width=8, heads=2, dropout=0.1)
@@ -122,19 +123,36 @@ def test_where_logs_are_gone_with_a_neighbor_all_restore(whole: dict[Worker, str
 
 
 def test_a_wait_for_a_stage_that_does_its_steps_again_has_no_limit() -> None:
-    """A replay that took longer than the patience of the others never ended."""
+    """A replay that took longer than the patience of the others never ended. After it, waits have a limit again."""
     run = crew("sync", kills=lost(1, 3))
-    limits: dict[int, float] = {}
+    limits: dict[int, set[float]] = defaultdict(set)
 
     def watch(worker: Worker, *_: object) -> None:
         if hasattr(run.trainers[worker], "waiting"):
             waiting = run.trainers[worker].waiting
-            limits[waiting.generation] = waiting.patience
+            limits[waiting.generation].add(waiting.patience)
 
     run.watch = watch
     run.run()
-    assert limits[1] == run.job.patience
-    assert math.inf in limits.values()
+    assert limits.pop(1) == {run.job.patience}
+    assert {run.job.patience, math.inf} in limits.values()
+
+
+def test_a_worker_that_waits_to_join_has_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It died while the others redid their steps, after they had been asked to wait for it."""
+    limits: dict[int, set[float]] = defaultdict(set)
+    idle = Trainer.idle
+
+    def watched(self: Trainer, waiting: Waiting) -> None:
+        if not self._has_state:
+            limits[waiting.generation].add(waiting.patience)
+        idle(self, waiting)
+
+    monkeypatch.setattr(Trainer, "idle", watched)
+    run = crew("sync", kills=lost(1, 3))
+    run.run()
+    assert limits.pop(0) == {run.job.patience}
+    assert set.union(*limits.values()) == {math.inf}
 
 
 def test_some_steps_are_clipped_and_some_are_not() -> None:

@@ -100,7 +100,7 @@ class Coordinator:
             self._handle_failures(step)
         elif self._restoring:
             self._restore(step)
-        elif self.ready:
+        elif self.ready or self._paused:
             self._join()
 
     # ---- reports -----------------------------------------------------------------------------------------------------
@@ -262,7 +262,9 @@ class Coordinator:
         return any(machine.roles & places for machine in self.machines.values())
 
     def _join(self) -> None:
-        """Add new workers at a step boundary, once all current workers are waiting there."""
+        """Add new workers at a step boundary, once all current workers are waiting there. If the new workers have died
+        since, begin a generation without them, so that the others continue.
+        """
         if not self._paused:
             self.board.increment(keys.PAUSE(self.generation))
             self._paused = True

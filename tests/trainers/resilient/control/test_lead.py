@@ -102,6 +102,27 @@ def test_a_death_while_everybody_pauses_does_not_wait() -> None:
     assert run.board.increment("pause/3", 0) == 1  # and the new one is still wanted
 
 
+def test_workers_that_pause_for_one_that_died_continue() -> None:
+    """They waited forever if they had paused after a stage had redone its steps."""
+    run = Run()
+    run.begun()
+    run.die(Worker(0, 0))
+    run.tick()
+    run.lead.fill("m0")
+    run.tick()
+    run.tick()
+    assert run.board.increment("pause/2", 0) == 1
+    run.die(Worker(0, 0))
+    epoch = run.tick()
+    assert epoch is not None
+    assert epoch.number == 2  # the others have not reached the boundary
+    run.board.increment("paused/2", 3)
+    epoch = run.tick()
+    assert epoch is not None
+    assert (epoch.number, epoch.members, epoch.joins) == (3, ALL[1:], ())
+    assert run.lead.fill("m0") == [Worker(0, 0)]  # and its place can be filled again
+
+
 def test_a_stage_without_a_worker_goes_back_to_the_last_checkpoint() -> None:
     run = Run()
     run.begun()
