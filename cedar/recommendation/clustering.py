@@ -197,7 +197,7 @@ def _tasks(workers: int | None, address: str | None) -> Iterator[tuple[Run, int]
             sent = client.scatter(job, broadcast=True, hash=False)  # send the footers of all files once
             futures = [client.submit(fn, sent, *task, pure=False) for task in tasks]
             try:
-                while True:
+                while not any(future.status == "error" for future in futures):  # which gather raises
                     with contextlib.suppress(TimeoutError), client.as_current():
                         wait(futures, timeout=_POLL_SECONDS)  # type: ignore[no-untyped-call]
                         break

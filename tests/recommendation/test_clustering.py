@@ -252,6 +252,33 @@ def test_a_dask_cluster_whose_workers_left_is_not_waited_for(log, tmp_path, monk
         cluster(log, tmp_path / "there", session="session", sort="ts", address=there.scheduler_address)
 
 
+_go, _done = threading.Event(), list[int]()
+
+
+def _first_piece_fails(_job, number, _piece):
+    if number == 0:
+        raise ValueError("damaged")
+    _go.wait(20)
+    _done.append(number)
+
+
+@pytest.mark.heavy
+def test_an_error_on_a_dask_cluster_does_not_wait_for_the_other_tasks(log, tmp_path, monkeypatch):
+    distributed = pytest.importorskip("distributed")
+    from cedar.recommendation import clustering
+
+    monkeypatch.setattr(clustering, "_POLL_SECONDS", 0.05)
+    monkeypatch.setattr(clustering, "spill", _first_piece_fails)
+    options = {"session": "session", "sort": "ts", "row_group_rows": 200, "memory": "64KiB"}
+    with distributed.LocalCluster(
+        n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None, protocol="tcp://"
+    ) as there:
+        with pytest.raises(ValueError, match="damaged"):
+            cluster(log, tmp_path / "there", **options, address=there.scheduler_address)
+        assert not _done
+        _go.set()
+
+
 def test_no_scheduler_is_said(log, tmp_path):
     distributed = pytest.importorskip("distributed")
     import dask
