@@ -165,6 +165,7 @@ def cluster(  # noqa: PLR0913 - all are keyword arguments
 # ---- tasks -----------------------------------------------------------------------------------------------------------
 
 _POLL_SECONDS = 2.0  # seconds between checks that a Dask cluster has workers
+_KEPT = "finished parts are kept, and the same call continues"
 Run = Callable[[Callable[..., Any], Job, list[tuple[Any, ...]]], None]
 
 
@@ -206,8 +207,11 @@ def _tasks(workers: int | None, address: str | None) -> Iterator[tuple[Run, int]
             except KilledWorker as error:
                 raise WorkerError(
                     f"workers of the Dask cluster at {address} died repeatedly: {error}",
-                    done="finished parts are kept, and the same call continues", fix="give less memory=",
+                    done=_KEPT, fix="give less memory=",
                 ) from error  # fmt: skip
+            except WorkerError as error:  # no worker is left, or the scheduler does not answer
+                error.done = _KEPT
+                raise
             finally:
                 client.cancel(futures)
 

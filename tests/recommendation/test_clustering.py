@@ -239,7 +239,7 @@ def test_a_dask_cluster_whose_workers_left_is_not_waited_for(log, tmp_path, monk
         raise TimeoutError
 
     def none_joins(*_):
-        raise WorkerError("no worker joined")
+        raise WorkerError("no worker joined", done="nothing was run")
 
     monkeypatch.setattr(distributed, "wait", late)
     monkeypatch.setattr(clustering, "wait_for_workers", none_joins)
@@ -247,9 +247,10 @@ def test_a_dask_cluster_whose_workers_left_is_not_waited_for(log, tmp_path, monk
         distributed.LocalCluster(
             n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None, protocol="tcp://"
         ) as there,
-        pytest.raises(WorkerError, match="no worker joined"),
+        pytest.raises(WorkerError, match="no worker joined") as error,
     ):
         cluster(log, tmp_path / "there", session="session", sort="ts", address=there.scheduler_address)
+    assert error.value.done == "finished parts are kept, and the same call continues"
 
 
 _go, _done = threading.Event(), list[int]()
