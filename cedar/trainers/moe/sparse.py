@@ -129,13 +129,13 @@ class SparseCheckpoints:
                 file.write(seal(finite(asdict(done))))
 
     def _logged(self) -> dict[int, ReplayRecord]:
-        """Return the logged steps, up to the first damaged line."""
+        """Return the logged steps, without those whose line is damaged."""
         by_step: dict[int, ReplayRecord] = {}
-        with suppress(FileNotFoundError, Damaged), open(self._log, "rb") as file:
+        with suppress(FileNotFoundError), open(self._log, "rb") as file:
             for line in file:
-                with torn(self._log):
+                with suppress(Damaged), torn(self._log):
                     logged = _logged(unseal(line, self._log))
-                by_step[logged.step] = logged
+                    by_step[logged.step] = logged
         return by_step
 
     def _check(self) -> None:
@@ -151,7 +151,7 @@ class SparseCheckpoints:
 
     def _remove_old_windows(self) -> None:
         """Remove windows that newer complete windows replace, and the log before the oldest remaining window."""
-        whole = list(self._complete_windows()) if self.group.rank == 0 else []
+        whole = self._own_windows() if self.group.rank == 0 else []
         if len(whole) > self.keep:
             self._remove_other_steps(range(whole[-self.keep], sys.maxsize))
 
@@ -162,10 +162,12 @@ class SparseCheckpoints:
         self.group.add(torch.zeros(1, device=self.trainer.device), "metrics")  # barrier: no rank writes earlier
 
     def _remove_other_steps(self, steps: range) -> None:
-        """Remove windows that begin outside ``steps``, and log entries of steps outside."""
+        """Remove windows that are not entirely within ``steps``, and log entries of steps outside."""
         for name in os.listdir(self.folder):
-            if (match := _WINDOW.fullmatch(name)) and int(match[1]) not in steps:
-                shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
+            if match := _WINDOW.fullmatch(name):
+                start, _, window = map(int, match.groups())
+                if not (start in steps and start + window - 1 in steps):
+                    shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
         kept = [seal(finite(asdict(logged))) for step, logged in self._logged().items() if step in steps]
         with replacing(self._log) as file:
             file.writelines(kept)
@@ -192,16 +194,36 @@ class SparseCheckpoints:
 
     # ---- recovering --------------------------------------------------------------------------------------------------
 
-    def _complete_windows(self) -> Iterator[int]:
-        """Yield the first steps of the windows that every rank has saved completely."""
+    def _complete_windows(self) -> Iterator[tuple[int, int, int]]:
+        """Yield (first step, number of ranks, number of steps) of the windows that all ranks have saved completely."""
         for name in sorted(os.listdir(self.folder)):
-            match = _WINDOW.fullmatch(name)
-            if match and (int(match[2]), int(match[3])) == (self.group.size, self.window):
-                paths = [
-                    self._path(int(match[1]), at, rank) for at in range(self.window) for rank in range(self.group.size)
-                ]
-                if all(os.path.exists(f"{path}.json") for path in paths):
-                    yield int(match[1])
+            if match := _WINDOW.fullmatch(name):
+                start, ranks, window = map(int, match.groups())
+                slots = (f"slot-{at}.rank-{rank}.json" for at in range(window) for rank in range(ranks))
+                if all(os.path.exists(os.path.join(self.folder, name, slot)) for slot in slots):
+                    yield start, ranks, window
+
+    def _own_windows(self) -> list[int]:
+        """Return the first steps of the complete windows with this run's ranks and number of steps."""
+        own = self.group.size, self.window
+        return [start for start, *saved_with in self._complete_windows() if tuple(saved_with) == own]
+
+    def check_unused(self) -> None:
+        """Raise if a run that continues without the windows would remove one that reaches beyond the trainer's step."""
+        step, until = self.trainer.step, max(self._logged(), default=-1) + 1
+        for start, ranks, window in reversed(list(self._complete_windows())):
+            end = start + window
+            if end <= step or end == until + 1:  # the run stopped in the window's last step, so it cannot be replayed
+                continue
+            why, fix = f"steps are missing in {self._log}, or damaged", ""
+            if (ranks, window) != (self.group.size, self.window):
+                why = f"they were saved by {ranks} ranks with run.sparse_window = {window}"
+                fix = f"resume with {ranks} ranks and run.sparse_window={window}, or "
+            raise CedarError(
+                f"the sparse checkpoints of steps {start} to {end - 1} in {self.folder} cannot be used: {why}",
+                done=f"the run did not start from step {step}, and no sparse checkpoint was removed",
+                fix=f"{fix}remove {self.folder} to start from step {step}",
+            )
 
     def end(self) -> int | None:
         """Return the number of steps that ``recover`` would reach; None without a complete window."""
@@ -211,7 +233,7 @@ class SparseCheckpoints:
 
     def _recovery_start(self, until: int, logged: Collection[int]) -> int | None:
         """Return the first step of the last complete window from which all steps before ``until`` are logged."""
-        whole = [start for start in self._complete_windows() if start + self.window <= until]
+        whole = [start for start in self._own_windows() if start + self.window <= until]
         return whole[-1] if whole and set(range(whole[-1], until)).issubset(logged) else None
 
     def recover(self, until: int | None = None) -> None:

@@ -15,9 +15,9 @@ from torch.nn import functional
 
 from cedar.core.errors import CedarError
 from cedar.trainers.common import run as common
-from cedar.trainers.common.checkpoint import Checkpoints, check_settings, checked_step_count, steps
+from cedar.trainers.common.checkpoint import Checkpoints, check_settings, checked_step_count, set_aside, steps
 from cedar.trainers.common.data import VOCABULARY
-from cedar.trainers.common.files import PLOT, read_lines
+from cedar.trainers.common.files import PLOT, Damaged, read_lines
 from cedar.trainers.common.group import Group, cut
 from cedar.trainers.common.tensors import Part
 from cedar.trainers.moe.data import Batches
@@ -165,15 +165,23 @@ class Trainer(common.Trainer):
             self.sparse = stack.enter_context(SparseCheckpoints(folder, self, chosen.sparse_window))
 
     def resume(self, files: Checkpoints) -> None:
-        """Continue from the newest checkpoint, or from a sparse one that reaches a later step with as many ranks."""
+        """Continue from the newest intact checkpoint, or from a sparse one that reaches a later step."""
         dense = max(steps(files.folder), default=-1)
         reached = None if self.sparse is None else self.sparse.end()
         ends = {"the newest checkpoint": dense, "the end of the sparse checkpoint": reached}
         self.group.agree(ends, "give all ranks a run.folder that they share", self.device)
-        if self.sparse is not None and reached is not None and reached > dense:
+        if reached is None or reached <= dense:
+            try:
+                files.resume()
+            except Damaged:
+                if reached is None:
+                    raise
+        if self.sparse is not None and reached is not None and reached > self.step:
             self.sparse.recover()
-        else:
-            files.resume()
+            if self.group.rank == 0:
+                set_aside(files.folder, reached - 1)  # those from this step on are damaged
+        elif self.sparse is not None:
+            self.sparse.check_unused()
 
     def before_step(self) -> None:
         if self.sparse is not None:

@@ -6,7 +6,8 @@ import threading
 import pytest
 
 from cedar.core.errors import CedarError
-from cedar.trainers.common.files import seal, unseal
+from cedar.trainers.common.files import METRICS, read_lines, seal, unseal
+from cedar.trainers.common.run import run
 from cedar.trainers.common.windows import plan_window, step_bytes
 from cedar.trainers.moe import sparse as sparse_module
 from cedar.trainers.moe.sparse import SparseCheckpoints
@@ -272,3 +273,70 @@ def test_a_damaged_part_of_a_window_is_told(text, tmp_path):
     with SparseCheckpoints(str(tmp_path), again, 2) as sparse, pytest.raises(CedarError, match="slot-1.*cannot be"):
         sparse.recover()
     again.close()
+
+
+# ---- runs that are resumed -------------------------------------------------------------------------------------------
+
+
+def stopped(text, folder, at, *, resume=False, **more):
+    """The losses of a run that fails after it has written the metrics of a step, so that it does not log the step."""
+    chosen = options(text, slots=8, run={"folder": str(folder), "sparse_window": 2} | more)
+    with pytest.raises(ZeroDivisionError):
+        run(Trainer, chosen, resume=resume, quiet=True, on_metrics=lambda line: 1 // (at - line["step"]))
+    return [line["loss"] for line in read_lines(str(folder / METRICS))]
+
+
+def remove(log):
+    log.unlink()
+
+
+def damage(log):
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join([*lines[:-2], lines[-2].replace(b"counts", b"count5"), lines[-1]]))
+
+
+@pytest.mark.parametrize("save_every", [0, 4])
+@pytest.mark.parametrize(
+    ("window", "spoil_log", "why"),
+    [
+        (3, None, "they were saved by 1 ranks with run.sparse_window = 2"),
+        (2, remove, "steps are missing in .*log.jsonl, or damaged"),
+        (2, damage, "steps are missing in .*log.jsonl, or damaged"),
+    ],
+)
+def test_windows_that_a_run_cannot_use_are_not_removed(text, tmp_path, save_every, window, spoil_log, why):
+    """It went back to the checkpoint, or to step 0, and removed them."""
+    stopped(text, tmp_path, 7, save_every=save_every)
+    if spoil_log:
+        spoil_log(tmp_path / "sparse" / "log.jsonl")
+    before = sorted(os.listdir(tmp_path / "sparse"))
+    with pytest.raises(CedarError, match=rf"of steps \d to \d in .*sparse cannot be used: {why}") as error:
+        stopped(text, tmp_path, 9, resume=True, save_every=save_every, sparse_window=window)
+    assert error.value.fix.endswith(f"remove {tmp_path / 'sparse'} to start from step {save_every}")
+    assert ("run.sparse_window=2" in error.value.fix) is (window == 3)
+    assert sorted(os.listdir(tmp_path / "sparse")) == before
+
+
+def test_a_run_that_stopped_in_its_first_window_starts_again(text, tmp_path):
+    """All parts of the window were saved, but a replay would also need the log of its last step."""
+    before = stopped(text, tmp_path, 3, sparse_window=4, save_every=0)
+    assert stopped(text, tmp_path, 4, sparse_window=4, save_every=0, resume=True)[:4] == before
+
+
+@pytest.mark.parametrize("damaged", [(8,), (4, 8)])
+def test_a_sparse_checkpoint_that_is_newer_than_the_intact_ones_is_used(text, tmp_path, damaged):
+    """The older checkpoint was used, as the damaged one was as new as the sparse one; or the run ended."""
+    whole = stopped(text, tmp_path / "whole", 10, save_every=4)
+    assert stopped(text, tmp_path / "run", 8, save_every=4) == whole[:9]
+    folder = tmp_path / "run" / "checkpoints"
+    for step in damaged:
+        (folder / f"step-{step:08d}" / "index.json").write_bytes(b"{")
+    assert stopped(text, tmp_path / "run", 10, save_every=4, resume=True) == whole
+    assert sorted(os.listdir(folder)) == ["step-00000004", "step-00000008.damaged"]
+
+
+def test_parts_of_a_window_that_the_run_left_are_not_mixed_with_new_ones(text, tmp_path):
+    """The window began before the checkpoint from which the run continued, and ended after it."""
+    for at, resume in ((3, False), (4, True)):
+        stopped(text, tmp_path, at, save_every=2, sparse_window=4, resume=resume)
+    assert sorted(os.listdir(tmp_path / "sparse")) == ["log.jsonl", "window-00000002.1x4"]
