@@ -21,7 +21,7 @@ from typing import Any, Protocol, Self
 import torch
 
 from cedar.core.errors import CedarError
-from cedar.trainers.common.files import Damaged, read_sealed, sync_folder, write_sealed
+from cedar.trainers.common.files import Damaged, Unreadable, read_sealed, sync_folder, write_sealed
 from cedar.trainers.common.group import Group
 from cedar.trainers.common.tensors import Entry, Part, Reader, entries_of, write_parts
 
@@ -159,7 +159,7 @@ def read_index(path: str, name: str = INDEX) -> Index:
 
 def newest(folder: str, *, thorough: bool = False) -> str:
     """Return the path of the newest checkpoint with an intact index, or an empty string. Report damaged checkpoints on
-    stderr. ``thorough``: also read all tensors and compare their hashes.
+    stderr. ``thorough``: also read all tensors and compare their hashes; raise an error if a file cannot be read.
     """
     for step in reversed(steps(folder)):
         path = path_of(folder, step)
@@ -169,7 +169,7 @@ def newest(folder: str, *, thorough: bool = False) -> str:
                 with Reader(path, index.entries) as reader:
                     reader.verify_all()
         except Damaged as error:
-            say_damaged(error)
+            say_damaged(error, skip_unreadable=not thorough)
             continue
         return path
     return ""
@@ -182,10 +182,15 @@ def set_aside(folder: str, after: int) -> None:
     for path in [path_of(folder, step) for step in steps(folder) if step > after]:
         shutil.rmtree(f"{path}.damaged", ignore_errors=True)
         os.rename(path, f"{path}.damaged")
+        sys.stderr.write(f"renamed {path} to {path}.damaged\n")
 
 
-def say_damaged(error: CedarError) -> None:
-    """Report on stderr that a damaged checkpoint is skipped."""
+def say_damaged(error: Damaged, *, skip_unreadable: bool = False) -> None:
+    """Report on stderr that a damaged checkpoint is skipped. Raise ``error`` if the checkpoint may be intact, unless
+    ``skip_unreadable``.
+    """
+    if isinstance(error, Unreadable) and not skip_unreadable:
+        raise error
     sys.stderr.write(f"{error}\nskipping it; an older checkpoint is used\n")
 
 
@@ -285,6 +290,8 @@ class Checkpoints:
         for step in reversed(saved_steps):
             try:
                 self.load(path_of(self.folder, step))
+            except Unreadable:
+                raise
             except Damaged as error:
                 damaged = error
                 if self.group.rank == 0:
@@ -301,7 +308,7 @@ class Checkpoints:
         """Restore the trainer from a checkpoint, which may have been saved with a different number of ranks.
 
         Raises:
-            Damaged: a file is missing, truncated or altered; the trainer is unchanged.
+            Damaged: a file is missing, truncated or altered, or ``Unreadable``; the trainer is unchanged.
             CedarError: it has another model, other data or settings, or an earlier format; the trainer is unchanged.
         """
         problem: CedarError | None = None
@@ -315,9 +322,11 @@ class Checkpoints:
             reader.check(parts)
         except CedarError as error:
             problem = error
-        reported = self.group.tell(None if problem is None else [isinstance(problem, Damaged), problem.what])
-        if problem is None and (others := [one for one in reported if one is not None]):
-            problem = (Damaged if others[0][0] else CedarError)(others[0][1], done="nothing was loaded")
+        kinds = [Damaged, Unreadable, CedarError]  # all ranks raise the last kind that any rank reports
+        kind = -1 if problem is None else kinds.index(type(problem)) if isinstance(problem, Damaged) else 2
+        last, what = max(self.group.tell([kind, "" if problem is None else problem.what]))
+        if last > kind:
+            problem = kinds[last](what, done="nothing was loaded")
         if problem is not None or reader is None:
             if reader is not None:
                 reader.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
@@ -24,6 +25,10 @@ _MAX_BYTES = 1 << 28  # maximum bytes of a JSON file
 
 class Damaged(CedarError):
     """The content of a file is not the content that was written to it."""
+
+
+class Unreadable(Damaged):
+    """A file may not be opened, or the disk reports an error. Its content may be intact, so do not rename it."""
 
 
 def seal(content: dict[str, Any]) -> bytes:
@@ -77,8 +82,18 @@ def read_sealed(path: str) -> dict[str, Any]:
                 raise _damaged(path, f"it is not a file of at most {_MAX_BYTES >> 20} MiB")
             text = file.read(_MAX_BYTES)
     except OSError as error:
+        check_readable(error, path)
         raise _damaged(path, error.strerror or str(error)) from error
     return unseal(text, path)
+
+
+def check_readable(error: OSError, path: str) -> None:
+    """Raise Unreadable unless an error shows that the file at ``path`` is missing or is not a file."""
+    if isinstance(error, PermissionError) or error.errno == errno.EIO:
+        raise Unreadable(
+            f"{path} cannot be read: {error.strerror}", done="it was not used and not changed",
+            fix="check its permissions and the disk",
+        ) from error  # fmt: skip
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from cedar.core.errors import CedarError
-from cedar.trainers.common.files import Damaged, sync_folder
+from cedar.trainers.common.files import Damaged, check_readable, sync_folder
 
 _DTYPES = {
     str(dtype).removeprefix("torch."): dtype
@@ -215,9 +215,12 @@ class Reader(ExitStack):
             if piece.file not in self._open:
                 if not stat.S_ISREG(os.lstat(path).st_mode):
                     raise self._damaged(piece.file, name, "is not a file")
-                self._open[piece.file] = self.enter_context(safe_open(path, framework="pt"))
+                with open(path, "rb"):  # safetensors reports every error as a missing file
+                    self._open[piece.file] = self.enter_context(safe_open(path, framework="pt"))
             value: torch.Tensor = self._open[piece.file].get_tensor(name)
         except (SafetensorError, OSError, ValueError, RuntimeError) as error:
+            if isinstance(error, OSError):
+                check_readable(error, path)
             raise self._damaged(piece.file, name, f"cannot be read: {str(error).splitlines()[0]}") from error
         if (value.dtype, tuple(value.shape)) != (self.entries[name].dtype, piece.box.shape):
             raise self._damaged(piece.file, name, "has another dtype or shape than in the index")

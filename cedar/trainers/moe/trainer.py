@@ -17,7 +17,7 @@ from cedar.core.errors import CedarError
 from cedar.trainers.common import run as common
 from cedar.trainers.common.checkpoint import Checkpoints, check_settings, checked_step_count, set_aside, steps
 from cedar.trainers.common.data import VOCABULARY
-from cedar.trainers.common.files import PLOT, Damaged, read_lines
+from cedar.trainers.common.files import PLOT, Damaged, Unreadable, read_lines
 from cedar.trainers.common.group import Group, cut
 from cedar.trainers.common.tensors import Part
 from cedar.trainers.moe.data import Batches
@@ -173,8 +173,8 @@ class Trainer(common.Trainer):
         if reached is None or reached <= dense:
             try:
                 files.resume()
-            except Damaged:
-                if reached is None:
+            except Damaged as error:
+                if reached is None or isinstance(error, Unreadable):
                     raise
         if self.sparse is not None and reached is not None and reached > self.step:
             self.sparse.recover()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from cedar.core.errors import CedarError
 from cedar.trainers.common import links
-from cedar.trainers.common.checkpoint import newest, read_index, set_aside, step_of, steps
+from cedar.trainers.common.checkpoint import newest, read_index, say_damaged, set_aside, step_of, steps
 from cedar.trainers.common.compute import device_of
 from cedar.trainers.common.files import (
     CHECKPOINTS,
@@ -294,18 +294,22 @@ def _latest(folder: str, windows: str, until: int, *, thorough: bool = False) ->
 
 def find_checkpoint(folder: str, windows: str, until: int) -> str:
     """Return the path of the newest intact checkpoint or window, for a run to resume from; empty if nothing was saved.
-    Damaged checkpoints after it are renamed.
+    Damaged checkpoints from its step on are renamed.
 
     Raises:
-        Damaged: there are checkpoints or windows, but none is intact.
+        Damaged: there are checkpoints or windows, but none is intact, or a file is ``Unreadable``.
     """
+    damaged: list[Damaged] = []
+    whole = whole_windows(windows, damaged.append)
+    for error in damaged:
+        say_damaged(error)
     found = _latest(folder, windows, until, thorough=True)
-    if not found and (steps(folder) or min(whole_windows(windows).values(), default=until + 1) <= until):
+    if not found and (steps(folder) or damaged or min(whole.values(), default=until + 1) <= until):
         raise Damaged(
             f"all checkpoints in {os.path.dirname(folder)} are damaged", done="nothing was changed",
             fix="restore one from a backup, or set run.folder to another folder to start from step 0",
         )  # fmt: skip
-    set_aside(folder, step_of(found))
+    set_aside(folder, step_of(found) - (os.path.dirname(found) == windows))
     return found
 
 

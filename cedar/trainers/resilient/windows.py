@@ -14,7 +14,7 @@ import shutil
 import statistics
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -197,14 +197,16 @@ class SparseCheckpoints(Checkpoints):
                 )  # fmt: skip
 
 
-def whole_windows(folder: str) -> dict[int, int]:
-    """Return a mapping from first to last step of complete windows. No restore happened between a window's slots."""
+def whole_windows(folder: str, on_damaged: Callable[[Damaged], object] = lambda _: None) -> dict[int, int]:
+    """Return a mapping from first to last step of complete windows. No restore happened between a window's slots.
+    ``on_damaged``: called with the error of each slot whose index cannot be read.
+    """
     reported: dict[int, list[Any]] = {}
     for step in steps(folder):
         try:
             reported[step] = read_index(path_of(folder, step)).state["window"]
-        except Damaged:  # damaged, or another process has just removed it
-            continue
+        except Damaged as error:  # damaged, or another process has just removed it
+            on_damaged(error)
     return {
         start: last
         for step, (start, last, line) in reported.items()

@@ -1,5 +1,6 @@
 """The format of checkpoints: read by any number of ranks, whole or refused by name, never unpickled."""
 
+import errno
 import os
 import pickle
 
@@ -7,8 +8,9 @@ import pytest
 
 from benchmarks import tampered_checkpoints as tampered
 from cedar.core.errors import CedarError
+from cedar.trainers.common import tensors
 from cedar.trainers.common.checkpoint import INDEX, Checkpoints, newest
-from cedar.trainers.common.files import Damaged
+from cedar.trainers.common.files import Damaged, Unreadable
 from cedar.trainers.common.group import Group
 from tests.trainers.common.toy_checkpoints import WHOLE, Toy, resumed, saved
 
@@ -64,16 +66,39 @@ def test_the_newest_whole_one_is_taken_and_damaged_ones_are_named(tmp_path, caps
         Checkpoints(str(tmp_path), Toy()).resume()
 
 
-def test_a_damaged_checkpoint_is_renamed_so_that_new_ones_are_kept(tmp_path):
+def test_a_damaged_checkpoint_is_renamed_so_that_new_ones_are_kept(tmp_path, capsys):
     """With keep=1, every new checkpoint was removed at once: the damaged one has a later step."""
     saved(Group(), str(tmp_path), 0, steps=(4, 8))
     (tmp_path / "step-00000008" / INDEX).write_bytes(b"{")
     toy = Toy()
     files = Checkpoints(str(tmp_path), toy, keep=1)
     files.resume()
+    assert f"renamed {tmp_path}/step-00000008 to {tmp_path}/step-00000008.damaged" in capsys.readouterr().err
     toy.fill(5)
     files.save()
     assert sorted(os.listdir(tmp_path)) == ["step-00000005", "step-00000008.damaged"]
+
+
+@pytest.mark.parametrize("file", [INDEX, "rank-0.safetensors"])
+def test_a_checkpoint_that_cannot_be_opened_is_not_renamed(tmp_path, monkeypatch, file):
+    """It was taken for damaged, though only its permissions were wrong."""
+    saved(Group(), str(tmp_path), 0, steps=(2, 4))
+
+    def denies(opened):
+        def open_(path, *args, **more):
+            if str(path).endswith(os.path.join("step-00000004", file)):
+                raise PermissionError(errno.EACCES, "Permission denied")
+            return opened(path, *args, **more)
+
+        return open_
+
+    monkeypatch.setattr(os, "open", denies(os.open))
+    monkeypatch.setattr(tensors, "open", denies(open), raising=False)
+    for look in (lambda: newest(str(tmp_path), thorough=True), Checkpoints(str(tmp_path), Toy()).resume):
+        with pytest.raises(Unreadable, match="step-00000004.*cannot be read: Permission denied"):
+            look()
+    assert sorted(os.listdir(tmp_path)) == ["step-00000002", "step-00000004"]
+    assert newest(str(tmp_path)).endswith("step-00000002" if file == INDEX else "step-00000004")
 
 
 def test_a_kill_while_it_saves_leaves_the_old_one(tmp_path, monkeypatch):

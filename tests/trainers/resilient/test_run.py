@@ -14,7 +14,7 @@ import torch
 from cedar.cli import main
 from cedar.core.errors import CedarError
 from cedar.trainers.common import config, links
-from cedar.trainers.common.checkpoint import newest, path_of
+from cedar.trainers.common.checkpoint import INDEX, newest, path_of, write_index
 from cedar.trainers.common.files import Damaged, MetricsFile
 from cedar.trainers.common.group import Group
 from cedar.trainers.resilient.control import store
@@ -156,6 +156,38 @@ def test_a_resumed_run_does_not_see_damaged_checkpoints_again(tmp_path: Path) ->
     with pytest.raises(Damaged, match="all checkpoints in .* are damaged"):
         find_checkpoint(folder, windows, 9)
     assert newest(folder) == path_of(folder, 2)
+
+
+def save_windows(folder: str, steps: range) -> None:
+    """Slots of windows of two steps, without tensors."""
+    for step in steps:
+        os.makedirs(path_of(folder, step))
+        write_index(path_of(folder, step), {"window": [step - step % 2, step - step % 2 + 1, 1]}, [])
+
+
+def test_windows_whose_index_is_damaged_are_told_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They were skipped in silence, and if there were no others, the run began at step 0 and removed them all."""
+    folder, windows = str(tmp_path / "checkpoints"), str(tmp_path / "windows")
+    save_windows(windows, range(4))
+    assert find_checkpoint(folder, windows, 9) == path_of(windows, 2)
+    (Path(path_of(windows, 3)) / INDEX).write_bytes(b"{")
+    assert find_checkpoint(folder, windows, 9) == path_of(windows, 0)
+    assert "step-00000003/index.json cannot be read" in capsys.readouterr().err
+    (Path(path_of(windows, 0)) / INDEX).write_bytes(b"{")
+    with pytest.raises(Damaged, match="all checkpoints in .* are damaged"):
+        find_checkpoint(folder, windows, 9)
+
+
+def test_a_damaged_checkpoint_of_the_step_at_which_a_window_begins_is_renamed(tmp_path: Path) -> None:
+    """A restore within the run preferred it to the window."""
+    folder, windows = str(tmp_path / "checkpoints"), str(tmp_path / "windows")
+    saved(Group(), folder, 0)
+    save_windows(windows, range(4, 6))
+    assert find_checkpoint(folder, windows, 9) == path_of(folder, 4)
+    file = Path(path_of(folder, 4)) / "rank-0.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    assert find_checkpoint(folder, windows, 9) == path_of(windows, 4)
+    assert os.listdir(folder) == ["step-00000004.damaged"]
 
 
 def test_a_micro_batch_that_was_repeated_counts_once() -> None:
