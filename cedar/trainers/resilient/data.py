@@ -96,13 +96,15 @@ def _check_rows(pair: Pair, rows: int, asked: str, fix: str) -> None:
     """Raise WrongRows unless all inputs and targets have this many rows. ``asked``: end of the error message."""
     for name, side in zip(("inputs", "targets"), pair, strict=False):
         for values in pytree.tree_leaves(side, is_leaf=lambda value: isinstance(value, Container)):
-            if isinstance(values, Container):  # a tree of arrays that do not have one entry per row
+            shape = getattr(values, "shape", ())
+            if isinstance(values, Container) or not shape:  # a container's arrays do not have one entry per row
+                kind = "tensor without dimensions" if isinstance(values, torch.Tensor) else type(values).__name__
                 raise WrongRows(
-                    f"data gave a {type(values).__name__} as {name}",
-                    fix="give tensors with one entry per row, for example by calling to_padded()",
+                    f"data gave {name} of type {kind}",
+                    fix="give tensors with one entry per row; for columns of lists, call to_padded()",
                 )
-            if len(values) != rows:
-                raise WrongRows(f"data gave {len(values)} rows of {name} {asked}", fix=fix)
+            if shape[0] != rows:
+                raise WrongRows(f"data gave {shape[0]} rows of {name} {asked}", fix=fix)
 
 
 class MicroBatches:

@@ -40,6 +40,16 @@ def test_a_batch_of_other_rows_is_refused(inputs, targets):
         data.targets(4, (0, 0))
 
 
+@pytest.mark.parametrize(
+    ("targets", "kind"), [(torch.tensor(1.0), "tensor without dimensions"), (3, "int"), (None, "NoneType")]
+)
+def test_targets_without_rows_are_refused(targets, kind):
+    """The error was that of len()."""
+    data = MicroBatches(Source(lambda step: (torch.zeros(12), targets)), 3, 2, 12)
+    with pytest.raises(WrongRows, match=f"data gave targets of type {kind}"):
+        data.inputs(0, (0, 0))
+
+
 @pytest.mark.parametrize("given", [4, 6, 12])
 def test_a_function_of_rows_is_asked_for_those_of_a_replica(given):
     asked: list[tuple[int, range]] = []
@@ -105,7 +115,7 @@ def test_lists_of_different_lengths_are_refused():
     """Their values and their offsets were both cut to the rows of a micro-batch."""
     pipeline = cedar.from_items([{"x": [at] * (1 + at % 3)} for at in range(24)])
     source = LoaderSource(pipeline, 12, lambda batch: (batch["x"], batch["x"].lengths()), seed=0)
-    with pytest.raises(WrongRows, match="data gave a JaggedTensor as inputs"):
+    with pytest.raises(WrongRows, match="data gave inputs of type JaggedTensor"):
         MicroBatches(source, 3, 2, 12).inputs(0, (0, 0))
     source.close()
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 import torch
 
 from cedar.trainers.common.group import cut
-from cedar.trainers.resilient.executor.transport import Lost, Transport
+from cedar.trainers.resilient.data import FinalError
+from cedar.trainers.resilient.executor.transport import Transport
 from cedar.trainers.resilient.model import Engine, Signature
 from cedar.trainers.resilient.schedule import COMPUTING, RECEIVING, Instruction, Schedule, Worker
 
@@ -161,6 +162,7 @@ class Executor:
         Raises:
             Superseded: a newer generation has begun.
             Lost: a message cannot arrive any more.
+            FinalError: activations have other shapes than in the first micro-batch.
         """
         assert kept.step == step, "work is kept for one step"
         last = self._record_step()
@@ -244,7 +246,7 @@ class Executor:
         expected = self._signature(done.kind)
         if message is None or Signature.from_tensor(message) != expected:
             actual = "nothing" if message is None else str(Signature.from_tensor(message))
-            raise Lost(
+            raise FinalError(
                 f"{self.me} must run {done} with {expected}, but has {actual}",
                 fix="return activations of the same shape for all micro-batches",
             )

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cedar.simulate import one_f_one_b, zero_bubble
-from cedar.trainers.resilient.executor import Executor, FinishedWork, Lost, Waiting
+from cedar.trainers.resilient.data import FinalError
+from cedar.trainers.resilient.executor import Executor, FinishedWork, Waiting
 from cedar.trainers.resilient.model import Signature
 from cedar.trainers.resilient.planner import Problem, plan
 from cedar.trainers.resilient.schedule import Worker, grid, validate
@@ -122,6 +123,7 @@ def test_unequal_stages_are_told_before_anything_is_sent() -> None:
     worker, fifo, mine = Worker(0, 0), StrictNetwork(), engine(0)
     mine.outputs = Signature((3, 5, 8), torch.float32)
     executor = Executor(worker, mine, StrictTransport(fifo, worker, Waiting(0, lambda: 0, 5)), Tokens())
-    with pytest.raises(Lost, match="return activations of the same shape"):
+    with pytest.raises(FinalError) as error:  # a repeated step would fail again
         executor.run(schedule, 0, FinishedWork(0))
+    assert error.value.fix == "return activations of the same shape for all micro-batches"
     assert not fifo.log
