@@ -10,6 +10,7 @@ import types
 import typing
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Literal, TypeVar
 
 from cedar.core.errors import CedarError
@@ -163,14 +164,17 @@ def check_choices(options: object) -> None:
     """Raise ``ValueError`` if an option whose type is a ``Literal``, or a union with one, has another value."""
     for name, hint in typing.get_type_hints(type(options)).items():
         kinds, literals = _split_hint(hint)
-        if literals and type(getattr(options, name)) not in kinds:
-            check_choice(name, getattr(options, name), literals)
+        value = getattr(options, name)
+        integer = int in kinds and isinstance(value, Integral) and not isinstance(value, bool)  # numpy's too
+        if literals and type(value) not in kinds and not integer:
+            check_choice(name, value, literals, [kind.__name__ for kind in kinds if isinstance(kind, type)])
 
 
-def check_choice(name: str, value: object, choices: Collection[object]) -> None:
-    """Raise ``ValueError`` if a value is not one of the choices."""
+def check_choice(name: str, value: object, choices: Collection[object], kinds: Sequence[str] = ()) -> None:
+    """Raise ``ValueError`` if a value is not one of the choices. ``kinds``: other types that the message names."""
     if value not in choices:
-        raise ValueError(f"{name} is {value!r}: give one of {', '.join(map(str, choices))}")
+        accepted = " or ".join([*kinds, f"one of {', '.join(map(str, choices))}"])
+        raise ValueError(f"{name} is {value!r}: give {accepted}")
 
 
 T = TypeVar("T")

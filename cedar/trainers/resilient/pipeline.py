@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -132,7 +133,8 @@ class ResilientPipeline:
         settings = {"run": asdict(self.run), "pipeline": asdict(self.pipeline), "batch": self.batch}
         grid = {"stages": len(self.stages), "replicas": self.group.replicas}
         chosen = {"mode": self.mode[0], "memory": self.memory, "shared": asdict(self.shared)}
-        plain: dict[str, Any] = json.loads(json.dumps(settings | grid | chosen | {"about": dict(self.about)}))
+        named = settings | grid | chosen | {"about": dict(self.about)}
+        plain: dict[str, Any] = json.loads(json.dumps(named, default=index))  # numpy's integers become int
         return plain
 
     @property

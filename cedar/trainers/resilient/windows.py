@@ -73,7 +73,7 @@ class SparseCheckpoints(Checkpoints):
     ) -> None:
         super().__init__(folder, *args, **more)
         self._max_folders = sys.maxsize  # slots are removed when newer windows are complete
-        self.stages, self.window = stages, 0 if window == "auto" else window
+        self.stages, self.window = stages, 0 if window == "auto" else int(window)
         saved_elsewhere = list(self.layout.shapes)[: self.layout.shared if self.shared_elsewhere else 0]
         self._operators = find_operators(engine, excluded=saved_elsewhere)
         self._dtype = engine.parameters[0].dtype if engine.parameters else self.layout.dtype

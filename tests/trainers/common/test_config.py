@@ -3,6 +3,7 @@
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cedar.core.errors import CedarError
@@ -49,7 +50,7 @@ def test_a_file_that_is_not_text_is_refused(tmp_path):
         ("moe.options.OptimizerOptions", {"gradients": "fp8"}, "gradients is 'fp8': give one of float32, bfloat16"),
         ("common.config.AdamWOptions", {"schedule": "const"}, "schedule is 'const': give one of cosine, constant"),
         ("resilient.options.PipelineOptions", {"reduction": "Exact"}, "reduction is 'Exact': give one of exact, fast"),
-        ("resilient.options.RunOptions", {"sparse_window": "Auto"}, "sparse_window is 'Auto': give one of auto"),
+        ("resilient.options.RunOptions", {"sparse_window": "Auto"}, "sparse_window is 'Auto': give int or one of auto"),
     ],
 )
 def test_an_unknown_word_is_refused_outside_of_files_too(name, changes, message):
@@ -58,3 +59,12 @@ def test_an_unknown_word_is_refused_outside_of_files_too(name, changes, message)
     with pytest.raises(ValueError) as failed:
         getattr(import_module(f"cedar.trainers.{module}"), cls)(**changes)
     assert message in str(failed.value)
+
+
+@pytest.mark.parametrize("kind", [int, np.int64])
+def test_numbers_of_numpy_are_as_good_as_others(kind):
+    """A number of steps was refused, as it was not the word that the option takes too."""
+    options = import_module("cedar.trainers.resilient.options")
+    assert options.RunOptions(sparse_window=kind(4)).sparse_window == 4
+    with pytest.raises(ValueError, match="sparse_window is True: give int or one of auto"):
+        options.RunOptions(sparse_window=True)

@@ -7,6 +7,7 @@ import sys
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -103,6 +104,13 @@ def test_what_cannot_be_trained_is_told() -> None:
     run = RunOptions(device="cuda:99")
     with pytest.raises(CedarError, match="run.device is 'cuda:99', but torch sees"):
         ResilientPipeline(modules(), functional.cross_entropy, batch, Workers(), batch=8, run=run).train()
+
+
+def test_settings_may_be_integers_of_numpy() -> None:
+    """They could not be written as JSON."""
+    run = RunOptions(device="cpu", steps=np.int64(9), sparse_window=np.int64(2))
+    told = ResilientPipeline(modules(), functional.cross_entropy, batch, batch=8, run=run).description["run"]
+    assert (told["steps"], told["sparse_window"]) == (9, 2)
 
 
 class Turned(nn.Module):
