@@ -117,11 +117,11 @@ def table(lines: Sequence[Mapping[str, Any]]) -> Table:
     last = lines[-min(20, len(lines)) :]
     clipped = sum(line["scale"] < 1 and not line["skipped"] for line in lines)
     skipped = sum(line["skipped"] for line in lines)
-    held_out = [line["held_out"] for line in lines if line["held_out"] is not None]
+    evaluated = any(line["held_out"] is not None for line in lines)
     reported = f"{len(lines)} steps, {1000 * fmean(line['seconds'] for line in lines):.0f} ms each; "
     reported += f"{clipped} clipped, {skipped} skipped\n"
     reported += f"loss {fmean(number(line['loss']) for line in last):.4f} over the last {len(last)}"
-    reported += f", {held_out[-1]:.4f} on held-out rows" if held_out else ""
+    reported += f", {number(lines[-1]['held_out']):.4f} on held-out rows" if evaluated else ""
     grid = Table(caption=reported, caption_justify="left")
     columns = layer_columns(lines)
     for heading in ("mean of a step", *columns):

@@ -56,3 +56,9 @@ def test_columns_are_means_over_steps_and_what_the_last_one_holds():
 
 def test_a_step_whose_loss_is_not_finite_makes_the_mean_nan():
     assert "loss nan over the last 2" in table([line(0, 0.5, (4, 4), loss=None), line(1, 1.0, (6, 2))]).caption
+
+
+def test_a_held_out_loss_that_is_not_finite_is_told():
+    """That of an earlier step was shown beside it."""
+    lines = [line(0, 0.5, (4, 4), held_out=1.25), line(1, 1.0, (6, 2), loss=None)]
+    assert "loss nan over the last 2, nan on held-out rows" in table(lines).caption
