@@ -73,7 +73,8 @@ class Coordinator:
         self._failures: list[tuple[Worker | None, float, str]] = []
         self._errors: dict[Worker, str] = {}
         self._suspected_loss: tuple[float, float, str] | None = None
-        self._last_why = ""  # why the last worker ended
+        self._step = 0  # most steps that the run has done
+        self._last_why = ""  # why the last worker ended since then
         self._start_failed = False
 
     @property
@@ -89,6 +90,8 @@ class Coordinator:
         """Read new reports, and begin a generation if needed. ``now``: time of a monotonic clock; ``step``: number of
         steps that the run has done.
         """
+        if step > self._step:
+            self._step, self._last_why = step, ""
         for report in self._mailbox.read_new(now):
             self._handle_report(report, now)
         self.listen(now)
@@ -224,7 +227,7 @@ class Coordinator:
         else:
             self._begin("", detected=first)
 
-    def _count_repeat(self, problem: str, step: int, why: str = "") -> None:
+    def _count_repeat(self, problem: str, step: int, why: str) -> None:
         times, at = self._repeats.get(problem, (0, -1))
         times = times + 1 if step <= at else 1
         self._repeats[problem] = times, step

@@ -144,6 +144,19 @@ def test_going_back_again_and_again_ends() -> None:
             run.tick()
 
 
+def test_going_back_is_not_blamed_on_a_worker_that_died_long_before() -> None:
+    run = Run()
+    run.begun()
+    run.die(Worker(0, 1))
+    run.tick()
+    run.step = 1
+    with pytest.raises(CedarError) as error:
+        for generation in range(2, 20):
+            run.board.report("unlogged", generation=generation, worker=Worker(0, 0))
+            run.tick()
+    assert str(error.value).splitlines()[0] == "the run went back to a checkpoint 5 times without progress"
+
+
 def test_new_workers_that_end_before_they_are_ready_are_not_started_forever() -> None:
     run = Run()
     run.begun()
