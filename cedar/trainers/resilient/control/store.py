@@ -61,12 +61,14 @@ def _serve(listener: socket.socket, key: bytes, parent: int) -> None:
 
 def _accept(listener: socket.socket, key: bytes, values: Values) -> None:
     while True:
+        connection = None
         try:
             connection, _ = listener.accept()
-        except OSError:  # the client has gone, or too many files are open
+            threading.Thread(target=_answer, args=(connection, key, values), daemon=True).start()
+        except (OSError, RuntimeError):  # the client has gone, or there are too many open files or threads
+            if connection is not None:
+                connection.close()
             time.sleep(_CHECK_INTERVAL)
-            continue
-        threading.Thread(target=_answer, args=(connection, key, values), daemon=True).start()
 
 
 def _answer(connection: socket.socket, key: bytes, values: Values) -> None:

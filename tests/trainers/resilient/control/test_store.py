@@ -71,3 +71,18 @@ def test_a_failed_accept_does_not_end_the_store(monkeypatch):
     monkeypatch.setattr(store, "_CHECK_INTERVAL", 0.0)
     with pytest.raises(StopIteration):
         store._accept(SimpleNamespace(accept=accept), KEY, store.Values())
+
+
+def test_a_thread_that_cannot_start_does_not_end_the_store(monkeypatch):
+    """No client was accepted any more."""
+    closed = []
+    connections = iter([(SimpleNamespace(close=lambda: closed.append(True)), None)])
+
+    def start(_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(store, "_CHECK_INTERVAL", 0.0)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(StopIteration):
+        store._accept(SimpleNamespace(accept=lambda: next(connections)), KEY, store.Values())
+    assert closed == [True]
