@@ -61,7 +61,8 @@ def _add_grid(made: argparse.ArgumentParser) -> None:
     made.add_argument("--stages", type=count, default=2, metavar="N", help="number of pipeline stages (default: 2)")
     made.add_argument("--replicas", type=count, default=2, metavar="N", help="workers of each stage (default: 2)")
     made.add_argument("--machines", type=count, default=None, metavar="N", help="supervisors to wait for (default: 1)")
-    made.add_argument("--listen", default=None, metavar="HOST:PORT", help="where machines join (default: any port)")
+    listen = "address of this machine at which others join, not 0.0.0.0 or :: (default: any port)"
+    made.add_argument("--listen", default=None, metavar="HOST:PORT", help=listen)
     made.add_argument("--join", default=None, metavar="HOST:PORT", help="join the run at this address")
     made.add_argument("--chaos", default="", metavar="WHAT", help="inject failures: kill=2@step40, rejoin@step80")
 

@@ -157,7 +157,7 @@ def not_negative(options: object, *names: str) -> None:
     for name in names:
         value = getattr(options, name)
         if not all(0 <= each < math.inf for each in (value if isinstance(value, (tuple, list)) else (value,))):
-            raise ValueError(f"{name} is {value}: give 0 or more")
+            raise ValueError(f"{name} is {value}: give a finite number of 0 or more")
 
 
 def check_choices(options: object) -> None:

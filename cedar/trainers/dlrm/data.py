@@ -228,8 +228,6 @@ def _ids(feature: FeatureOptions, kind: Any) -> Any:
 
 def _remainder(ids: Any, rows: int, kind: Any) -> Any:
     """Return ids from 0 to ``rows`` - 1, also for negative ids; ``kind`` is their Arrow type, if it is known."""
-    import polars as pl
-
     if isinstance(kind, pa.DataType) and pa.types.is_integer(kind) and kind.bit_width < 64:  # the sum may not fit
         ids = ids.cast(pl.Int64)
     return ((ids % rows) + rows) % rows

@@ -70,7 +70,7 @@ class DedupEmbeddings(nn.Module):
 
     Raises:
         CedarError: tables do not fit, fbgemm or torchrec cannot be used, or ``rowwise_adagrad`` is split by columns.
-        ValueError: a word, such as that of ``rule``, is unknown.
+        ValueError: ``rule``, ``backend``, ``planner`` or ``sharding`` is unknown.
 
     Examples:
         >>> made = DedupEmbeddings([FeatureOptions("item", 9), FeatureOptions("shop", 4)], 8, rule=None)

@@ -74,7 +74,7 @@ class SymiMoE(nn.Module):
         check_choice("drop", drop, get_args(Drop))
         check_choice("rule", rule, RULES)
         if not 0 <= capacity < math.inf:
-            raise ValueError(f"capacity is {capacity}: give 0 or more")
+            raise ValueError(f"capacity is {capacity}: give a finite number of 0 or more")
         self.group, self.policy, self.name = group or Group(), policy or Policy(), name
         if self.policy.kind == "oracle" and self.group.size > 1:
             raise CedarError(

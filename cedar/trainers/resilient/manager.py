@@ -115,7 +115,7 @@ _DEFAULT_PAUSE = 0.5  # seconds that a change at a step boundary costs, until on
 
 
 class Manager:
-    """Checks a run regularly, in the process that leads it, to improve its plans. ``moves``: move workers to other
+    """Checks a run regularly, in the coordinator's process, to improve its plans. ``moves``: move workers to other
     stages if that saves time.
     """
 

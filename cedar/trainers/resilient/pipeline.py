@@ -38,7 +38,8 @@ class Workers:
     Args:
         replicas: workers per stage.
         machines: number of machines to wait for; all but the first call ``ResilientPipeline.join``.
-        listen: host and port to which other machines connect; port 0: any free port.
+        listen: host and port to which other machines connect; port 0: any free port. The host must be one address of
+            this machine: ``0.0.0.0`` and ``::`` are rejected.
     """
 
     replicas: int = 2

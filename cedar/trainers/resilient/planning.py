@@ -122,7 +122,7 @@ def publish(board: Board, version: int, problem: Problem, plans: Mapping[int, Pl
 
 
 class Planning:
-    """Precomputes plans, in the process that leads a run. ``calibrate``: make them again with measured times of
+    """Precomputes plans, in the coordinator's process. ``calibrate``: make them again with measured times of
     instructions. ``schedule``: a torch CSV file to use while no worker is dead; empty: use cedar's plan.
     """
 

@@ -65,11 +65,11 @@ def check_fork(device: torch.device) -> None:
     """Check that workers forked by this process can train on the device.
 
     Raises:
-        CedarError: this process has already used CUDA, or torch refuses backward passes in forked processes.
+        CedarError: this process has already used CUDA, or torch rejects backward passes in forked processes.
     """
     if not ask_fork(_differentiate):
         raise CedarError(
-            "torch refuses backward passes in the workers that this process forks, maybe because it used torch.compile",
+            "torch rejects backward passes in the workers that this process forks, maybe because it used torch.compile",
             done="nothing was started", fix="call train() or join() in a new process",
         )  # fmt: skip
     if device.type == "cpu":

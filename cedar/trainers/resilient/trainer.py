@@ -213,7 +213,7 @@ class Trainer(Member):
         return [float.fromhex(norm) for norm in reported]
 
     def publish_losses(self, result: Result) -> None:
-        """Publish the losses of this step for the process that leads the run."""
+        """Publish the losses of this step for the coordinator's process."""
         if result.losses:
             self.board.put(
                 keys.LOSS(self.epoch.line, self.step, self.me.replica),

@@ -301,7 +301,7 @@ def test_losses_of_compiled_stages_are_those_of_torch(name: str, monkeypatch: py
     def losses() -> tuple[list[float], list[float]]:
         return in_stages(pipeline(seeded(COMPILED[name]))), in_torch(seeded(COMPILED[name]))
 
-    # in a process of its own: where torch.compile comes first, torch refuses backward passes in forked processes
+    # in a process of its own: where torch.compile comes first, torch rejects backward passes in forked processes
     found, expected = ask_process(losses, threads=1, died="compiled stages died")
     assert found == pytest.approx(expected, abs=1e-10)
 
@@ -442,7 +442,7 @@ def test_a_process_forks_no_workers_that_could_not_run_a_backward_pass(monkeypat
 
     check_fork(torch.device("cpu"))
     monkeypatch.setattr("cedar.trainers.resilient.process._differentiate", refuse)
-    with pytest.raises(CedarError, match="torch refuses backward passes in the workers that this process forks"):
+    with pytest.raises(CedarError, match="torch rejects backward passes in the workers that this process forks"):
         check_fork(torch.device("cpu"))
 
 
