@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -34,6 +35,7 @@ from cedar.trainers.resilient.control.board import Board
 from cedar.trainers.resilient.control.lead import Coordinator, Event
 from cedar.trainers.resilient.control.supervisor import Supervisor
 from cedar.trainers.resilient.manager import Manager
+from cedar.trainers.resilient.options import RunOptions
 from cedar.trainers.resilient.pipeline import ResilientPipeline
 from cedar.trainers.resilient.planning import Planning
 from cedar.trainers.resilient.process import Setup, check_fork, preload, work
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
     import torch
 
 KEY = "run.key"  # file in the run's folder while the run is active; a machine must read it to join
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_RETRY_SECONDS = 0.5
 
 
 @dataclass
@@ -148,7 +152,8 @@ def lead(
         planning.publish(board)
         board.put(keys.STORE(), process.pid)
         if group.machines > 1:
-            print_lines([f"workers can join at {listen[0]}:{port}"])
+            local = "" if listen[0] not in _LOOPBACK else " from this machine only; for others, give --listen HOST:PORT"
+            print_lines([f"workers can join at {listen[0]}:{port}{local}"])
         if not quiet:
             _print_settings(pipeline, planning, device, initial_checkpoint)
         supervisor = Supervisor(setup.machine, board, stages * group.replicas, run.heartbeat, partial(work, setup))
@@ -204,8 +209,15 @@ def _supervise(
         coordinator.tick(supervisor.clock.now, reader.step)
         supervisor.announce(coordinator.generation)
 
+    deadline = supervisor.clock.now + run.patience
     while not coordinator.generation:
         tick_all()
+        if not coordinator.places_assigned and supervisor.clock.now > deadline:
+            joined = f"{len(coordinator.machines)} of {coordinator.expected} machines"
+            raise CedarError(
+                f"{joined} joined within {run.patience:g} s", done="nothing was trained",
+                fix="start the others with --join HOST:PORT, set --machines to a smaller number, or raise run.patience",
+            )  # fmt: skip
         supervisor.pause()
     claim_folder(run.folder, "resilient")  # only now, so that a failed start can be retried
     metrics = MetricsFile(os.path.join(run.folder, METRICS), step_of(coordinator.initial_checkpoint), on_metrics)
@@ -258,15 +270,14 @@ def _record(board: Board, coordinator: Coordinator, reader: ProgressReader, setu
 
 
 def join(pipeline: ResilientPipeline, host: str, port: int) -> None:
-    """Supervise this machine's workers in a run that another machine leads, until the run ends."""
+    """Supervise this machine's workers in a run that another machine leads, until the run ends. The other machine may
+    start up to ``run.patience`` seconds later.
+    """
     preload()
     check_fork(device_of(pipeline.run.device))
+    store.check_port(port)
     try:
-        key = links.read_key(os.path.join(pipeline.run.folder, KEY))
-        board = Board(store.connect(host, port, key))
-        reported = board.get(keys.SETUP())
-        if reported is None:
-            raise CedarError(f"no run is registered in the store at {host}:{port}", fix="give the address of a run")
+        key, board, reported = _find_run(pipeline.run, host, port)
         name = f"{os.uname().nodename}-{os.getpid()}"
         lanes = reported.pop("lanes", 0)
         if reported != pipeline.description:
@@ -284,6 +295,25 @@ def join(pipeline: ResilientPipeline, host: str, port: int) -> None:
         board.increment(keys.LEFT(supervisor.name))
     except store.StoreLost as error:
         raise _store_lost_error(error) from error
+
+
+def _find_run(run: RunOptions, host: str, port: int) -> tuple[bytes, Board, dict[str, Any]]:
+    """Return a run's key, store and settings. Retry, since the run may begin later, and replace an earlier run's key."""
+    deadline, waiting = time.monotonic() + run.patience, False
+    while True:
+        try:
+            key = links.read_key(os.path.join(run.folder, KEY))
+            board = Board(store.connect(host, port, key))
+            if (reported := board.get(keys.SETUP())) is not None:
+                return key, board, reported
+            raise CedarError(f"no run is registered in the store at {host}:{port}", fix="give the address of a run")
+        except (CedarError, store.StoreLost) as error:
+            if time.monotonic() > deadline:
+                raise
+            if not waiting:
+                waiting = True
+                print_lines([f"waiting up to {run.patience:g} s for the run at {host}:{port}: {error}"])
+        time.sleep(_RETRY_SECONDS)
 
 
 def _latest(folder: str, windows: str, until: int, *, thorough: bool = False) -> str:

@@ -91,6 +91,15 @@ def test_a_store_that_dies_ends_the_run_with_an_error(file: Path, tmp_path: Path
     assert "the run's store is gone" in err
 
 
+def test_machines_that_do_not_come_end_the_run(file: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """It waited without end, and printed an address that no other machine can reach."""
+    assert main(["train", "resilient", str(file), "--machines", "2", "run.patience=0.5"]) == 1
+    out, err = capsys.readouterr()
+    assert "from this machine only; for others, give --listen HOST:PORT" in out
+    assert "1 of 2 machines joined within 0.5 s" in err
+    assert not (tmp_path / "run" / KEY).exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

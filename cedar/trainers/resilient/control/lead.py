@@ -68,7 +68,7 @@ class Coordinator:
         self._replayed: set[Worker] = set()
         self._all_restore = False
         self._paused = False
-        self._places_assigned = False
+        self.places_assigned = False
         self._restoring = False
         self._failures: list[tuple[Worker | None, float, str]] = []
         self._errors: dict[Worker, str] = {}
@@ -113,7 +113,7 @@ class Coordinator:
         worker = Worker(*report["worker"]) if "worker" in report else None
         if kind == "machine":
             self.machines[report["machine"]] = Machine(-1, now)
-            if self.generation or self._places_assigned:
+            if self.generation or self.places_assigned:
                 self.fill(report["machine"])
         elif kind == "ready" and worker is not None:
             self.ready.add(worker)
@@ -198,10 +198,10 @@ class Coordinator:
         self.board.put(keys.ORDER(machine, number), list(worker))
 
     def _start(self) -> None:
-        if not self._places_assigned:
+        if not self.places_assigned:
             if len(self.machines) < self.expected:
                 return
-            self._places_assigned = True
+            self.places_assigned = True
             names = sorted(self.machines)
             for worker in self.places:
                 self._order_worker(names[worker.replica % len(names)], worker)

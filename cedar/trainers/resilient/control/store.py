@@ -26,7 +26,7 @@ _LAST_PORT = 65535
 
 def start(host: str, port: int, key: bytes) -> tuple[Any, int]:
     """Start a store; return its process and port. ``host``: an address of this machine. ``port``: 0: any free port."""
-    _check_port(port)
+    check_port(port)
     try:
         listener = links.listen(host, port)
     except OSError as error:
@@ -45,7 +45,7 @@ def start(host: str, port: int, key: bytes) -> tuple[Any, int]:
         return process, int(listener.getsockname()[1])
 
 
-def _check_port(port: int) -> None:
+def check_port(port: int) -> None:
     if not 0 <= port <= _LAST_PORT:
         raise CedarError(f"{port} is not a port", fix=f"give a number up to {_LAST_PORT}")
 
@@ -141,7 +141,7 @@ class Client:
 
 def connect(host: str, port: int, key: bytes) -> Client:
     """Connect to a store."""
-    _check_port(port)
+    check_port(port)
     try:
         return Client(links.dial(host, port, key))
     except OSError as error:
