@@ -62,7 +62,9 @@ class Trainer(common.Trainer):
         ]
         self.log: Callable[[ReplayRecord], None] | None = None
         if group.size > 1:  # a single rank need not list the files
-            group.agree({"the files of data.paths": self.batches.state_dict()}, _SAME_FILES, self.device)
+            state = self.batches.state_dict()
+            hashes = [marks and marks[1] for marks in state.get("files", ())]  # not the times: each node may have a copy
+            group.agree({"the files of data.paths": [state["sources"], hashes]}, _SAME_FILES, self.device)
         group.meter.take()
 
     def train_step(

@@ -2,7 +2,9 @@
 
 import itertools
 import math
+import os
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
@@ -207,6 +209,24 @@ def test_ranks_with_other_settings_or_data_do_not_begin(crew, text, tmp_path):
         assert "ranks disagree: [1] differ from rank 0 in optimizer.rate, optimizer.clip" in said
     for said in crew.run(refused_of, [options(other), options(text), options(other)], ranks=3):
         assert "ranks disagree: [1] differ from rank 0 in the files of data.paths" in said
+    changed = tmp_path / "changed.txt"  # as long as the first file
+    changed.write_text(Path(text).read_text()[::-1])
+    for said in crew.run(refused_of, [options(text), options(str(changed))], ranks=2):
+        assert "ranks disagree: [1] differ from rank 0 in the files of data.paths" in said
+
+
+def test_each_node_may_have_its_own_copy_of_the_data(crew, text, tmp_path):
+    """The ranks compared the times and inodes of the files, too."""
+    copy = tmp_path / "text.txt"
+    copy.write_bytes(Path(text).read_bytes())
+    os.utime(copy, (1, 1))
+    assert crew.run(begun_of, [options(text), options(str(copy))], ranks=2) == [0, 0]
+
+
+def begun_of(group, options):
+    trainer = Trainer(options[group.rank], group)
+    trainer.close()
+    return trainer.step
 
 
 def refused_of(group, options):
