@@ -63,6 +63,9 @@ def test_three_epochs_and_a_resume_within_and_after_an_epoch(tmp_path: Path) -> 
     trainer.train()
     plain = make_loader()
     assert whole.seen == [batch["x"].int().tolist() for _ in range(3) for batch in plain]
+    trainer, again = job(tmp_path)
+    trainer.train(resume_from_checkpoint=True)  # from the last one, after which there is nothing to do
+    assert again.seen == []
     for step in (2, 4):  # optimizer steps, of two batches each; an epoch has four
         trainer, again = job(tmp_path / "again")
         trainer.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
