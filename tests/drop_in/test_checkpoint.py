@@ -50,6 +50,18 @@ def test_one_rank(tmp_path: Path) -> None:
         save_and_go_on(str(tmp_path / "one"))
 
 
+def test_a_loader_without_stateful_names_it(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        loader = make_loader()
+        next(iter(loader))
+        dcp.save({"loader": loader}, checkpoint_id=str(tmp_path))
+        with pytest.raises(cedar.ResumeError) as raised:
+            dcp.load({"loader": make_loader()}, checkpoint_id=str(tmp_path))
+    assert raised.value.fix is not None
+    assert "with torch.distributed.checkpoint, give loader.stateful()" in raised.value.fix
+
+
 @pytest.mark.heavy
 def test_two_ranks(tmp_path: Path) -> None:
     processes = []

@@ -268,7 +268,9 @@ def validated(state: Any, site: Site | None) -> dict[str, Any]:
     sealed = {name: value for name, value in state.items() if name != "check"}
     if graph.digest(json.loads(json.dumps(sealed))) != state["check"]:
         raise ResumeError(
-            "the state was edited or damaged: its checksum differs", site=site, fix="use the state as it was saved"
+            "the state was edited or damaged: its checksum differs",
+            site=site,
+            fix="use the state as it was saved; with torch.distributed.checkpoint, give loader.stateful()",
         )
     return copy.deepcopy({name: value for name, value in whole.items() if name != "check"})
 
