@@ -103,7 +103,8 @@ def _machine() -> Iterator[tuple[str, str, str]]:
     yield "open files", f"{files:,}", "worker processes may need more: ulimit -n 4096" if low else ""
     if os.path.isdir(_SHM):
         free = shutil.disk_usage(_SHM).free
-        advice = "worker processes pass blocks through it: docker run --shm-size=1g" if free < _SMALL_SHM else ""
+        small = free < _SMALL_SHM and not hasattr(os, "memfd_create")
+        advice = "worker processes pass blocks through it: docker run --shm-size=1g" if small else ""
         yield _SHM, f"{free / 2**30:.1f} GiB free", advice
     if folder := private_folder():
         yield "cache folder", f"{folder}, {shutil.disk_usage(folder).free / 2**30:.1f} GiB free", ""

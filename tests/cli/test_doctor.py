@@ -58,3 +58,14 @@ def test_bench_says_that_it_needs_a_checkout(tmp_path, monkeypatch, capsys):
     told = capsys.readouterr().err
     assert "cedar bench needs a checkout" in told
     assert "make bench" in told
+
+
+def test_a_small_shm_matters_only_without_memfd(monkeypatch):
+    """Blocks do not pass through it where memfd_create exists."""
+    monkeypatch.setattr(doctor, "_SMALL_SHM", 1 << 80)
+    monkeypatch.setattr(doctor.os.path, "isdir", lambda path: True)
+    monkeypatch.setattr(doctor, "_SHM", "/")
+    monkeypatch.setattr(doctor.os, "memfd_create", print, raising=False)
+    assert {fact[2] for fact in doctor._machine() if fact[0] == "/"} == {""}
+    monkeypatch.delattr(doctor.os, "memfd_create")
+    assert {fact[2][:23] for fact in doctor._machine() if fact[0] == "/"} == {"worker processes pass b"}
