@@ -24,8 +24,10 @@ def open_cluster(where: Any, workers: int | None, limit: float = 0.0) -> Executo
     from cedar.cluster.dask.executor import DaskExecutor
     from cedar.cluster.dask.local import is_local, local_address
     from cedar.core.errors import WorkerError
+    from cedar.core.packages import library
     from cedar.plan.places import remember
 
+    library("distributed", "dask", "a Dask cluster")
     if not isinstance(where, str):
         address = remember(where)
         check(where, address)

@@ -14,6 +14,7 @@ from typing import Any
 from cedar.cluster.dask.keys import security_at
 from cedar.cluster.dask.limits import seconds
 from cedar.core.errors import WorkerError, invalid_call
+from cedar.core.packages import library
 from cedar.core.process import Lock
 from cedar.plan.places import forget, forget_all, given
 
@@ -164,12 +165,11 @@ def connected(address: str, name: str = "cedar") -> Any:
     Raises:
         WorkerError: the scheduler does not answer.
     """
-    from distributed.comm.addressing import parse_address, parse_host_port
-
+    addressing = library("distributed.comm.addressing", "dask", "a Dask cluster")
     limit = seconds("connect")
     try:
         if address.startswith(("tcp://", "tls://")):  # raise if the port is missing: such a client would delay exit
-            parse_host_port(parse_address(address)[1])
+            addressing.parse_host_port(addressing.parse_address(address)[1])
         keys = security_at(address)
         if address.startswith("tls://") and keys.get_connection_args("client")["ssl_context"] is None:
             raise OSError("TLS needs the certificates of this client, and none are configured")

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, Self
 from cedar.cluster.dask.keys import withdraw
 from cedar.core.errors import PipelineError, invalid_call, user_site
 from cedar.core.limits import parse_bytes
+from cedar.core.packages import library
 
 if TYPE_CHECKING:
     from cedar.cluster.service.status import ServiceStatus
 
 _LOOPBACK = ("127.0.0.1", "localhost")
+_FEATURE = "a preprocessing service"
 
 
 class Service:
@@ -56,6 +58,7 @@ class Service:
     ) -> None:
         from cedar.cluster.dask.local import LocalHost
 
+        library("distributed", "dask", _FEATURE)
         max_count = _checked_max(workers, max_workers)
         if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= 65535:
             raise invalid_call(f"port={port!r}: an integer from 0 to 65535")
@@ -103,6 +106,8 @@ class Service:
             PipelineError: the scheduler is not a service.
         """
         from cedar.cluster.dask.clients import ask, connected
+
+        library("distributed", "dask", _FEATURE)
         from cedar.cluster.service.plugin import status
 
         client = connected(address)

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, Event
 from typing import Any
@@ -20,10 +20,12 @@ import pytest
 from dask import config
 
 import cedar
+from cedar.cli import main
 from cedar.cluster.dask import clients
 from cedar.cluster.dask.clients import ask, check, close_clients, reached
 from cedar.cluster.dask.keys import security_at
 from cedar.cluster.dask.local import LocalHost
+from cedar.core.packages import library
 from cedar.plan.places import given, remember
 from tests.waiting import eventually
 
@@ -186,3 +188,22 @@ def test_one_that_was_there_is_waited_for(monkeypatch: pytest.MonkeyPatch, caplo
     stop.clear()
     monkeypatch.setattr(clients, "client_at", lambda address: "client")
     assert again(100.0) == "client"
+
+
+def test_without_dask_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """They were bare errors of Python."""
+    library.cache_clear()
+    for name in ("distributed", "distributed.comm.addressing"):
+        monkeypatch.setitem(sys.modules, name, None)
+    rows = cedar.from_items([{"x": 1}]).batch(1)
+    calls: list[Callable[[], Any]] = [
+        lambda: list(rows.loader(executor="dask")), lambda: list(rows.loader(executor="tcp://127.0.0.1:1")),
+        lambda: clients.connected("tcp://127.0.0.1:1"), cedar.Service, lambda: cedar.Service.at("tcp://127.0.0.1:1"),
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(cedar.PipelineError, match="needs distributed, which cannot be imported") as raised:
+            call()
+        assert raised.value.fix == "pip install 'cedar-data[dask]'"
+    assert main(["service", "start"]) == 1
+    assert "a preprocessing service needs distributed" in capsys.readouterr().err
+    library.cache_clear()
