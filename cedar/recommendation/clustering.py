@@ -23,6 +23,7 @@ from cedar.cluster.dask.clients import ask, connected, wait_for_workers
 from cedar.core.errors import PipelineError, SourceError, WorkerError, invalid_call
 from cedar.core.limits import parse_bytes
 from cedar.core.printable import redact_url
+from cedar.core.process import cores
 from cedar.datasets.parquet import read_parquet
 from cedar.lake.layouts import describe, layout_of
 from cedar.recommendation.histories import History
@@ -173,7 +174,7 @@ Run = Callable[[Callable[..., Any], Job, list[tuple[Any, ...]]], None]
 def _tasks(workers: int | None, address: str | None) -> Iterator[tuple[Run, int]]:
     """Return a function that runs tasks, and the number of tasks that it runs concurrently."""
     if address is None:
-        at_once = workers or os.cpu_count() or 1
+        at_once = workers or cores()
         with ThreadPoolExecutor(at_once, thread_name_prefix="cedar-cluster") as pool:
 
             def run(fn: Callable[..., Any], job: Job, tasks: list[tuple[Any, ...]]) -> None:
@@ -187,9 +188,9 @@ def _tasks(workers: int | None, address: str | None) -> Iterator[tuple[Run, int]
 
             yield run, at_once
         return
-    from distributed import KilledWorker, wait
-
     with connected(address, "cedar-cluster") as client:
+        from distributed import KilledWorker, wait
+
         at_once = workers or sum(ask(client, client.nthreads).values())
         if not at_once:
             raise WorkerError(f"the Dask cluster at {address} has no worker", fix=f"start one: dask worker {address}")
