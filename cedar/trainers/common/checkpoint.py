@@ -21,7 +21,7 @@ from typing import Any, Protocol, Self
 import torch
 
 from cedar.core.errors import CedarError
-from cedar.trainers.common.files import Damaged, Unreadable, read_sealed, sync_folder, write_sealed
+from cedar.trainers.common.files import Damaged, Unreadable, not_written, read_sealed, sync_folder, write_sealed
 from cedar.trainers.common.group import Group
 from cedar.trainers.common.tensors import Entry, Part, Reader, entries_of, write_parts
 
@@ -59,7 +59,7 @@ class BackgroundWriter:
         if self._error is not None:
             error, self._error = self._error, None
             raise CedarError(
-                f"a checkpoint could not be written into {self.folder}: {error}",
+                f"a checkpoint could not be written into {self.folder}: {getattr(error, 'what', error)}",
                 done="older checkpoints are unchanged", fix="check the free space and the permissions of that folder",
             ) from error  # fmt: skip
 
@@ -212,7 +212,10 @@ class Checkpoints:
     def __init__(self, folder: str, trainer: CheckpointedTrainer, *, keep: int = 2, beside: bool = False) -> None:
         self.folder, self.trainer, self.group = folder, trainer, trainer.group
         self.keep, self.beside = keep, beside
-        os.makedirs(folder, exist_ok=True)
+        try:
+            os.makedirs(folder, exist_ok=True)
+        except OSError as error:
+            raise not_written(folder, error) from error
         self.group.side  # noqa: B018 - creates the writer thread's process group, on all ranks at the same point
         self._writing = BackgroundWriter(folder)
 
@@ -269,7 +272,7 @@ class Checkpoints:
             value = work()
         except Exception as failed:  # noqa: BLE001 - raised below
             error = failed
-        reported = self.group.tell([None if error is None else str(error), value])
+        reported = self.group.tell([None if error is None else getattr(error, "what", str(error)), value])
         if error is not None:
             raise error
         for rank, (why, _) in enumerate(reported):

@@ -100,6 +100,9 @@ def check_readable(error: OSError, path: str) -> None:
 def replacing(path: str) -> Iterator[IO[bytes]]:
     """Open a temporary file. If the block succeeds, sync it to disk and atomically replace ``path`` with it; after an
     error, remove it.
+
+    Raises:
+        CedarError: the file cannot be written.
     """
     aside = f"{path}.new"
     try:
@@ -108,11 +111,21 @@ def replacing(path: str) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(aside, path)
-    except BaseException:
+        sync_folder(os.path.dirname(path) or ".")
+    except BaseException as error:
         with suppress(OSError):
             os.unlink(aside)
+        if isinstance(error, OSError):
+            raise not_written(path, error) from error
         raise
-    sync_folder(os.path.dirname(path) or ".")
+
+
+def not_written(path: str, error: OSError) -> CedarError:
+    """Return the error for a file or a folder that cannot be written."""
+    return CedarError(
+        f"{path} cannot be written: {error.strerror or error}", done="checkpoints that are complete were not changed",
+        fix="check the free space and the permissions of its folder",
+    )  # fmt: skip
 
 
 def sync_folder(folder: str) -> None:
@@ -198,8 +211,11 @@ class MetricsFile:
         """Append a record, which must have a field ``step``."""
         line = finite(asdict(record))
         if self.path:
-            with open(self.path, "a", encoding="utf-8") as file:
-                file.write(json.dumps(line, allow_nan=False) + "\n")
+            try:
+                with open(self.path, "a", encoding="utf-8") as file:
+                    file.write(json.dumps(line, allow_nan=False) + "\n")
+            except OSError as error:
+                raise not_written(self.path, error) from error
         if self.on_metrics is not None:
             self.on_metrics(line)
 

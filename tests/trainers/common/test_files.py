@@ -52,6 +52,18 @@ def test_a_file_that_is_not_written_wholly_leaves_the_old_one(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_what_cannot_be_written_is_told_in_a_line(tmp_path):
+    """These ended in an OSError without advice."""
+    folder = tmp_path / "none"
+    with pytest.raises(CedarError, match="none/run.json cannot be written: No such file or directory"):
+        claim_folder(str(folder), "moe")
+    file = MetricsFile(str(tmp_path / "metrics.jsonl"))
+    file.path = str(folder / "metrics.jsonl")
+    with pytest.raises(CedarError, match="none/metrics.jsonl cannot be written") as raised:
+        file.write(Line(0, 1.0))
+    assert raised.value.fix == "check the free space and the permissions of its folder"
+
+
 @dataclass
 class Line:
     step: int
