@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from cedar.cli.arguments import command, count
 from cedar.cli.tables import table
 from cedar.core.errors import CedarError
-from cedar.core.process import find_rank
+from cedar.core.packages import library
+from cedar.core.process import cores, find_rank
 from cedar.simulate import forecast
 from cedar.trainers.common import config, launch
 from cedar.trainers.common.files import PLOT, read_lines
@@ -69,7 +70,10 @@ def _add_grid(made: argparse.ArgumentParser) -> None:
 
 def train(name: str, chosen: argparse.Namespace) -> int:
     """Train the model of a configuration."""
+    library("torch", "torch", "cedar train")
     options = config.load(chosen.config, import_module(_OPTIONS.format(name)).Options, chosen.changes)
+    if getattr(options.data, "pipeline", "") and os.getcwd() not in sys.path:  # as `python -m` does
+        sys.path.insert(0, os.getcwd())
     return _supervise(chosen, options) if name == "resilient" else _rank(name, chosen, options)
 
 
@@ -82,7 +86,7 @@ def _rank(name: str, chosen: argparse.Namespace, options: Any) -> int:
 
     trainer, metrics = (import_module(f"cedar.trainers.{name}.{part}") for part in ("trainer", "metrics"))
     with launch.connected(device_of(options.run.device).type) as here:
-        torch.set_num_threads(options.run.threads or max(1, (os.cpu_count() or 1) // here))
+        torch.set_num_threads(options.run.threads or max(1, cores() // here))
         path = run(trainer.Trainer, options, resume=chosen.resume)
         if find_rank(None, None, False, None).rank == 0:
             from rich.console import Console

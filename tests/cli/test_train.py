@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
 from cedar.cli import main
+from cedar.core.packages import library
 from tests.simulate.toy_job import EXAMPLES, report
 
 
@@ -37,4 +39,37 @@ def test_the_command_prints_all_that_it_simulates(capsys, tmp_path):
 )
 def test_what_cannot_be_simulated_is_told_in_a_line(capsys, change, told):
     assert main(["simulate", str(EXAMPLES / "pipeline.toml"), change]) == 1
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["dlrm", "moe", "resilient"])
+def test_training_without_torch_names_the_extra(name, monkeypatch, capsys):
+    """It was a ModuleNotFoundError."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+    library.cache_clear()
+    assert main(["train", name, "none.toml"]) == 1
+    said = capsys.readouterr().err
+    assert "cedar train needs torch" in said
+    assert "pip install 'cedar-data[torch]'" in said
+    library.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("import json\nraise KeyError('nothing')", "data.pipeline 'my_rows:rows' raised KeyError: 'nothing'"),
+        ("def rows(): raise OSError('the disk')", "data.pipeline 'my_rows:rows' raised OSError: the disk"),
+        ("rows = 3", "data.pipeline 'my_rows:rows' is a int"),
+        ("rows = none", "raised NameError"),
+    ],
+)
+def test_a_pipeline_of_the_current_folder_is_imported(code, told, tmp_path, monkeypatch, capsys):
+    """It was found only with torchrun, and an error in it was a traceback."""
+    pytest.importorskip("torch")
+    (tmp_path / "my_rows.py").write_text(code)
+    (tmp_path / "dlrm.toml").write_text('features = []\n[data]\npipeline = "my_rows:rows"\ndense = ["x"]\nbatch = 2\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if each])
+    monkeypatch.delitem(sys.modules, "my_rows", raising=False)
+    assert main(["train", "dlrm", "dlrm.toml", "run.device=cpu"]) == 1
     assert told in capsys.readouterr().err

@@ -241,11 +241,15 @@ def _rows(data: DataOptions) -> cedar.Pipeline:
     place, _, name = data.pipeline.rpartition(":")
     try:
         pipeline: Any = getattr(importlib.import_module(place), name)
+        pipeline = pipeline() if callable(pipeline) and not isinstance(pipeline, cedar.Pipeline) else pipeline
+    except CedarError:
+        raise
     except (ImportError, AttributeError, ValueError) as error:
         raise CedarError(
             f"data.pipeline {data.pipeline!r} cannot be imported: {error}", fix="give module:name"
         ) from error
-    pipeline = pipeline if isinstance(pipeline, cedar.Pipeline) else pipeline()
+    except Exception as error:  # a user's module may raise anything
+        raise CedarError(f"data.pipeline {data.pipeline!r} raised {type(error).__name__}: {error}") from error
     if not isinstance(pipeline, cedar.Pipeline):
         raise CedarError(f"data.pipeline {data.pipeline!r} is a {type(pipeline).__name__}", fix="give a cedar pipeline")
     return pipeline
