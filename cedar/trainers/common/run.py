@@ -150,7 +150,8 @@ def run(
             claim_folder(folder, kind.name)
             metrics = MetricsFile(path, trainer.step, on_metrics)
             if not quiet:
-                print_lines([f"steps: {trainer.step} to {steps}", *choices(trainer), *trainer.notes])
+                none = [say_none(folder)] if resume and not trainer.step else []
+                print_lines([*none, f"steps: {trainer.step} to {steps}", *choices(trainer), *trainer.notes])
         say = stack.enter_context(progress("training", steps, trainer.step, quiet=quiet or not first))
         while trainer.step < steps:
             trainer.before_step()
@@ -180,6 +181,11 @@ def choices(trainer: Trainer) -> list[str]:
         f"ranks: {trainer.group.size}, torch threads on each: {torch.get_num_threads()} ({each})",
         f"folder: {run.folder}",
     ]
+
+
+def say_none(folder: str) -> str:
+    """Say that ``--resume`` found nothing in ``run.folder``."""
+    return f"no checkpoint in {folder}: the run starts at step 0, and its metrics begin again"
 
 
 def _due(every: int, step: int) -> bool:

@@ -199,6 +199,7 @@ class RunOptions(config.RunOptions):
     """
 
     folder: str = "runs/dlrm"
+    save_every: int = 100
     evaluate_every: int = 0
     window: int = 65536
 

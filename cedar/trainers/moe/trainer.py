@@ -63,7 +63,8 @@ class Trainer(common.Trainer):
         self.log: Callable[[ReplayRecord], None] | None = None
         if group.size > 1:  # a single rank need not list the files
             state = self.batches.state_dict()
-            hashes = [marks and marks[1] for marks in state.get("files", ())]  # not the times: each node may have a copy
+            # only contents, not times and inodes, since each node may have its own copy
+            hashes = [marks and marks[1] for marks in state.get("files", ())]
             group.agree({"the files of data.paths": [state["sources"], hashes]}, _SAME_FILES, self.device)
         group.meter.take()
 

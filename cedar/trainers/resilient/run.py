@@ -27,7 +27,7 @@ from cedar.trainers.common.files import (
     finite,
     replacing,
 )  # fmt: skip
-from cedar.trainers.common.run import print_lines, progress
+from cedar.trainers.common.run import print_lines, progress, say_none
 from cedar.trainers.resilient.chaos import InjectedFault
 from cedar.trainers.resilient.control import protocol as keys
 from cedar.trainers.resilient.control import store
@@ -155,6 +155,7 @@ def lead(
             local = "" if listen[0] not in _LOOPBACK else " from this machine only; for others, give --listen HOST:PORT"
             print_lines([f"workers can join at {listen[0]}:{port}{local}"])
         if not quiet:
+            print_lines([say_none(run.folder)] if resume and not initial_checkpoint else [])
             _print_settings(pipeline, planning, device, initial_checkpoint)
         supervisor = Supervisor(setup.machine, board, stages * group.replicas, run.heartbeat, partial(work, setup))
         coordinator = Coordinator(
@@ -298,7 +299,7 @@ def join(pipeline: ResilientPipeline, host: str, port: int) -> None:
 
 
 def _find_run(run: RunOptions, host: str, port: int) -> tuple[bytes, Board, dict[str, Any]]:
-    """Return a run's key, store and settings. Retry, since the run may begin later, and replace an earlier run's key."""
+    """Return a run's key, store and settings. Retry, since the run may begin later, and replace an old key."""
     deadline, waiting = time.monotonic() + run.patience, False
     while True:
         try:

@@ -16,6 +16,7 @@ from cedar.core.errors import CedarError
 from cedar.trainers.common.files import read_lines
 from cedar.trainers.common.group import Group
 from cedar.trainers.common.run import run as run_trainer
+from cedar.trainers.dlrm.options import RunOptions
 from cedar.trainers.dlrm.trainer import Trainer
 from cedar.trainers.resilient.options import RunOptions as ResilientRunOptions
 from tests.trainers.dlrm.toy_clicks import options
@@ -50,6 +51,15 @@ def config(log, tmp_path):
     path = tmp_path / "dlrm.toml"
     path.write_text(CONFIG.replace("LOG", log).replace("FOLDER", str(tmp_path / "run")))
     return str(path)
+
+
+def test_a_resume_without_a_checkpoint_is_told(config, tmp_path, capsys):
+    """The run began again in silence, and removed the metrics."""
+    assert main(["train", "dlrm", config, "run.steps=1", "--resume"]) == 0
+    assert f"no checkpoint in {tmp_path / 'run'}: the run starts at step 0" in " ".join(capsys.readouterr().out.split())
+    assert main(["train", "dlrm", config, "run.steps=2", "--resume"]) == 0
+    assert "no checkpoint" not in capsys.readouterr().out
+    assert RunOptions().save_every == 100  # without a setting, a run saves before its end
 
 
 def test_the_command_trains_and_goes_on(config, tmp_path, capsys):
