@@ -130,8 +130,8 @@ class HuggingFace(Spec):
     digest: str
 
     @staticmethod
-    def of(text: str) -> HuggingFace:
-        """Create a spec from the text of a tokenizer.json.
+    def of(text: str, truncation: bool = True) -> HuggingFace:
+        """Create a spec from the text of a tokenizer.json, without its truncation if ``truncation`` is False.
 
         Raises:
             PipelineError: the text is not a tokenizer, or the tokenizer uses dropout.
@@ -149,6 +149,8 @@ class HuggingFace(Spec):
                 fix="set tokenizer.model.dropout = None, since a text must always give the same ids",
             )
         spec["padding"] = None
+        if not truncation:
+            spec["truncation"] = None
         text = json.dumps(spec, ensure_ascii=False)
         return HuggingFace(text, _digest("tokenizers", text))
 

@@ -40,7 +40,8 @@ class Tokenize(Transform):
         longest: maximum amount of text to pass to the tokenizer in one piece, in bytes or as "4MiB". Rows with a longer
             piece that cannot be cut fail, since a tokenizer needs much memory and time for a long text.
 
-    cedar disables a tokenizer's padding (use ``p.pad``) and keeps its truncation. If a text contains the name of a
+    cedar disables a tokenizer's padding (use ``p.pad``). It keeps the truncation of a ``tokenizers.Tokenizer``; a
+    tokenizer of ``transformers`` has none, since that library truncates only in calls with ``truncation=True``. If a text contains the name of a
     special token, tiktoken encodes it as plain text, and ``tokenizers`` as the special token.
 
     Raises:
@@ -124,7 +125,8 @@ def spec_of(tokenizer: Any, batched: bool = False) -> Spec | ByteLevel:
     library = type(backend).__module__.partition(".")[0]
     if library == "tokenizers" and hasattr(backend, "to_str"):
         try:
-            return HuggingFace.of(backend.to_str())
+            # transformers sets the truncation at each call: what the last call left behind is not the user's choice.
+            return HuggingFace.of(backend.to_str(), truncation=backend is tokenizer)
         except Exception as error:  # the library raises this very class if a part is a Python object
             if type(error) is not Exception:
                 raise

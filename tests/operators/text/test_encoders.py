@@ -125,3 +125,18 @@ def test_a_fast_tokenizer_of_transformers():
     transformers = pytest.importorskip("transformers")
     made = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer("bert"), unk_token="[UNK]")
     assert tokenize(made).columns(column(CORPUS)).to_pylist() == made(CORPUS)["input_ids"]
+
+
+def test_the_truncation_of_the_last_call_of_transformers_is_not_kept():
+    transformers = pytest.importorskip("transformers")
+    made = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer("bert"), unk_token="[UNK]")
+    made(CORPUS[0], truncation=True, max_length=3)
+    assert tokenize(made).columns(column(CORPUS)).to_pylist() == made(CORPUS)["input_ids"]
+
+
+def test_the_truncation_of_a_tokenizer_is_kept():
+    made = tokenizers.Tokenizer.from_str(tokenizer("bert").to_str())
+    made.enable_truncation(3)
+    found = tokenize(made).columns(column(CORPUS)).to_pylist()
+    assert found == [made.encode(text).ids for text in CORPUS]
+    assert max(map(len, found)) == 3
