@@ -367,7 +367,8 @@ def scene(height: int = 150, width: int = 200) -> np.ndarray:
 
 
 GALLERY = (  # calls as users write them
-    "center_crop(100)", "crop(20, 40, 90, 120)", "resize((75, 100))", "random_resized_crop(120)",
+    "center_crop(100)", "crop(20, 40, 90, 120)", "resize((75, 100))", "random_crop(100)",
+    "random_resized_crop(120)",
     "horizontal_flip(p=1)", "vertical_flip(p=1)", "rotation((20, 20))", "affine(0, shear=(25, 25))",
     "perspective(0.5, p=1)", "pad(20, fill=90)", "expand(0, (1.5, 1.5), p=1)", "erasing(p=1, value=90)",
     "color_jitter(.5, .5, .5, .2)", "photometric_distort(p=1)", "grayscale(p=1)", "gaussian_blur(9, sigma=(3, 3))",

@@ -29,6 +29,7 @@ from cedar.operators.image.normalize import Normalize as normalize
 from cedar.operators.image.normalize import ToFloat as to_float
 from cedar.operators.image.padding import Expand as expand
 from cedar.operators.image.padding import Pad as pad
+from cedar.operators.image.random_crop import RandomCrop as random_crop
 from cedar.operators.image.random_crop import RandomResizedCrop as random_resized_crop
 from cedar.operators.image.resize import Resize as resize
 from cedar.operators.image.sharpness import Sharpness as sharpness
@@ -44,18 +45,27 @@ from cedar.operators.image.warp import Rotation as rotation
 __all__ = [
     "affine", "autocontrast", "center_crop", "channels_first", "color_jitter", "crop", "cutmix", "decode", "equalize",
     "erasing", "expand", "gaussian_blur", "grayscale", "horizontal_flip", "invert", "iou_crop", "mixup", "normalize",
-    "pad", "perspective", "photometric_distort", "posterize", "rand_augment", "random_resized_crop", "resize",
-    "rotation", "sanitize_boxes", "sharpness", "solarize", "to_float", "trivial_augment", "vertical_flip",
+    "pad", "perspective", "photometric_distort", "posterize", "rand_augment", "random_crop", "random_resized_crop",
+    "resize", "rotation", "sanitize_boxes", "sharpness", "solarize", "to_float", "trivial_augment", "vertical_flip",
 ]  # fmt: skip
 
+_ANSWERS = {  # names of torchvision, and names that users guess
+    "to_tensor": "to_float(), then image.channels_first()", "mix_up": "mixup()", "cut_mix": "cutmix()",
+    "random_grayscale": "grayscale(p=0.1)", "flip": "horizontal_flip() or image.vertical_flip()",
+    "random_resize": "random_resized_crop(), or image.resize() for one size: there is no resize to a random size",
+    "blur": "gaussian_blur()", "color": "color_jitter()", "jitter": "color_jitter()",
+    "augment": "rand_augment() or image.trivial_augment()",
+}  # fmt: skip
+
 _suggest(globals())
+for _module in ("augment", "blur", "color", "flip", "jitter"):  # image.flip() gets an answer, and not a module
+    globals().pop(_module, None)
 
 
 def __getattr__(name: str) -> object:
     """Raise an error that suggests the operator to use instead of a class or function of torchvision."""
     words = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).strip("_")
-    known = {"to_tensor": "to_float(), then image.channels_first", "mix_up": "mixup", "cut_mix": "cutmix"}
-    known |= {f"random_{each}": each for each in __all__} | {each: each for each in __all__ if each != name}
-    answer = f"; use image.{known[words]}()" if words in known else ""
+    known = {f"random_{each}": f"{each}()" for each in __all__} | {each: f"{each}()" for each in __all__} | _ANSWERS
+    answer = f"; use image.{known[words]}" if words in known else ""
     answer = answer or ("; call one operator after the other: p.map(a).map(b)" if words == "compose" else "")
     raise AttributeError(f"cedar.operators.image has no {name!r}{answer}")

@@ -1,10 +1,10 @@
-"""random_resized_crop: cut a random part out of each image and resample it to a fixed size."""
+"""random_crop and random_resized_crop: cut a random part out of each image, and resample it to a fixed size."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -14,12 +14,69 @@ from cedar.core.errors import invalid_call
 from cedar.operators.algebra import resampling
 from cedar.operators.draws import Draws
 from cedar.operators.image.boxes import Boxes
+from cedar.operators.image.crop import Fill, cut_or_pad
 from cedar.operators.image.layout import Sizes
 from cedar.operators.image.moves import RowMoves
+from cedar.operators.image.padding import fill_values
 from cedar.operators.image.resizing import Filter, Interpolation, check_filter
-from cedar.operators.image.spatial import Spatial, check_range, pair, require_draws
+from cedar.operators.image.spatial import Spatial, check_range, mark_spatial, pair, require_draws
+from cedar.operators.take import whole
 
 TRIES = 10
+
+
+@dataclass(frozen=True)
+class RandomCrop(Spatial):
+    """Pad each image, then keep a part of a fixed size at a random position: torchvision.transforms.v2.RandomCrop.
+
+    Boxes are shifted and clamped to the part. Images that are too small in spite of the padding fail.
+
+    Args:
+        size: (height, width) of the part, or one number for both.
+        padding: number of pixels to add on each side before cropping. Without padding, the optimizer may move the crop
+            before pointwise operators.
+        fill: value of added pixels, or one per channel.
+
+    Raises:
+        PipelineError: an argument is invalid, or the column does not contain images.
+
+    Examples:
+        >>> image = np.ones((32, 32, 3), dtype=np.uint8)
+        >>> RandomCrop(32, padding=4)(image, draws=Draws(np.array([5], dtype=np.uint64))).shape
+        (32, 32, 3)
+    """
+
+    size: int | tuple[int, int]
+    padding: int = 0
+    fill: Fill = 0
+    random: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        try:
+            object.__setattr__(self, "size", pair(self.size, "size"))
+        except (TypeError, ValueError) as error:
+            raise invalid_call(f"random_crop: {error}") from None
+        object.__setattr__(self, "padding", whole(self.padding, "random_crop(padding)", least=0))
+        object.__setattr__(self, "fill", fill_values("random_crop", 0 if self.fill is None else self.fill))
+        if not self.padding:
+            mark_spatial(self)
+
+    def shape(self, shape: tuple[int, int] | None) -> tuple[int, int]:
+        del shape
+        height, width = self.size  # type: ignore[misc]
+        return height, width
+
+    def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> RowMoves:
+        del boxes
+        height, width = self.shape(None)
+        surplus = sizes + (2 * self.padding - np.array([height, width]))
+        positions = np.floor(require_draws(draws).uniform(2) * (np.maximum(surplus, 0) + 1)).astype(np.int64)
+        bad = {
+            int(i): f"an image of {sizes[i, 1]} x {sizes[i, 0]} pixels is too small for a part of {width} x {height}"
+            for i in np.flatnonzero((surplus < 0).any(axis=1))
+        }
+        moves = cut_or_pad(sizes, positions - self.padding, (height, width), self.fill)
+        return replace(moves, bad=bad, fix="resize images first, or give more padding=")
 
 
 @resampling

@@ -23,6 +23,7 @@ SIDES = st.integers(1, 24)
 SPATIAL = st.one_of(
     st.builds(image.resize, st.one_of(SIDES, st.tuples(SIDES, SIDES)), st.sampled_from(["bilinear", "nearest"])),
     st.builds(image.random_resized_crop, st.tuples(SIDES, SIDES)),
+    st.builds(image.random_crop, st.tuples(SIDES, SIDES), st.integers(0, 9), st.just(7)),
     st.builds(image.center_crop, st.tuples(SIDES, SIDES), st.sampled_from([0, None])),
     st.builds(image.crop, st.integers(-3, 9), st.integers(-3, 9), SIDES, SIDES, st.sampled_from([7, None])),
     st.builds(image.horizontal_flip, st.sampled_from([0.0, 0.5, 1.0])),

@@ -1,15 +1,19 @@
-"""random_resized_crop: torchvision's loop on the same draws, and how its parts are distributed."""
+"""random_crop, and random_resized_crop: torchvision's loop on the same draws, and how its parts are distributed."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cedar.operators import image
 from cedar.operators.draws import Draws
+from cedar.operators.transform import BadValues
+from tests.operators.image.toy_draws import words
+from tests.operators.image.toy_image_values import picture
 
 
 @given(st.integers(1, 300), st.integers(1, 300), st.integers(0, 1 << 63))
@@ -46,3 +50,35 @@ def test_random_resized_crop_is_distributed_as_it_says():
         counts, _ = np.histogram(values, bins=10, range=(low - 1e-3, high + 1e-3))
         assert (np.abs(counts - rows / 10) < 6 * math.sqrt(rows / 10)).all()
     assert abs(np.mean(cut[:, 0] / (1000 - cut[:, 2])) - 0.5) < 0.01
+
+
+@given(st.integers(1, 20), st.integers(1, 20), st.integers(0, 5), st.integers(0, 1 << 63))
+def test_random_crop_is_a_part_of_the_padded_image(height, width, padding, word):
+    """As in torchvision: pad, then crop at a place that is drawn uniformly; boxes move along."""
+    values, draws = picture(height, width), words(word)
+    size = (max(1, height + padding - 3), max(1, width + padding - 2))
+    boxes = np.array([[0, 0, width, height]], dtype=np.float32)
+    made, moved = image.random_crop(size, padding, fill=9)(values, boxes, draws=draws)
+    padded = np.pad(values, ((padding, padding), (padding, padding), (0, 0)), constant_values=9)
+    surplus = np.array(padded.shape[:2]) - size
+    top, left = np.floor(draws.uniform(2)[0] * (surplus + 1)).astype(int).tolist()
+    assert np.array_equal(made, padded[top : top + size[0], left : left + size[1]])
+    start = np.array([padding - left, padding - top])
+    ends = np.concatenate([start, start + np.array([width, height])])
+    assert moved.tolist() == [np.clip(ends, 0, [size[1], size[0]] * 2).tolist()]
+
+
+def test_random_crop_reaches_every_place():
+    draws = Draws(np.arange(2000, dtype=np.uint64))
+    moves = image.random_crop(4, padding=1).moves(np.full((2000, 2), 4), None, draws)
+    assert {tuple(corner) for corner in moves.corner.tolist()} == {(y, x) for y in (-1, 0, 1) for x in (-1, 0, 1)}
+
+
+def test_an_image_that_is_too_small_for_a_random_crop_fails():
+    small, large = picture(3, 9), picture(5, 9)
+    images = np.empty(2, dtype=object)
+    images[:] = [small, large]
+    with pytest.raises(BadValues, match="9 x 3 pixels is too small for a part of 4 x 6") as caught:
+        image.random_crop((6, 4), padding=1).columns(images, draws=words(1, 2))
+    assert list(caught.value.rows) == [0]
+    assert "padding=" in caught.value.fix

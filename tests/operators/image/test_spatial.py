@@ -58,6 +58,9 @@ def test_types():
         lambda: image.resize(4, interpolation="bicubic", antialias=False),
         lambda: image.center_crop("4"),
         lambda: image.crop(0, 0, 0, 4),
+        lambda: image.random_crop((4, 5, 6)),
+        lambda: image.random_crop(4, padding=-1),
+        lambda: image.random_crop(4, padding=1, fill="red"),
         lambda: image.random_resized_crop(4, scale=(1.0, 0.5)),
         lambda: image.random_resized_crop(4, ratio=(0.0, 1.0)),
         lambda: image.horizontal_flip(1.5),
@@ -85,7 +88,8 @@ def test_algebra_is_spatial_only_where_no_pixel_is_made():
     assert algebra_of(image.horizontal_flip()) == algebra_of(image.crop(0, 0, 4, 4)) == "spatial"
     assert algebra_of(image.vertical_flip()) == "spatial"
     assert algebra_of(image.erasing()) is None
-    assert algebra_of(image.center_crop(4, fill=None)) == "spatial"
+    assert algebra_of(image.center_crop(4, fill=None)) == algebra_of(image.random_crop(4)) == "spatial"
+    assert algebra_of(image.random_crop(4, padding=1)) is None
     assert algebra_of(image.center_crop(4)) is algebra_of(image.crop(0, 0, 4, 4, fill=0)) is None
     assert algebra_of(image.pad(1)) is algebra_of(image.expand()) is algebra_of(image.iou_crop()) is None
     assert algebra_of(image.resize(4)) == algebra_of(image.random_resized_crop(4)) == "resampling"
