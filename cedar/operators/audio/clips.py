@@ -306,7 +306,7 @@ def check_number(
     Raises:
         PipelineError: the check fails; the error names the user's line.
     """
-    number = isinstance(value, int | float) and not isinstance(value, bool)
+    number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
     if not number or not low <= value <= high or (open and value == low) or value == float("inf"):
         upper = "" if high == float("inf") else f" and at most {high:g}"
         wants = f"a number {'above' if open else 'of at least'} {low:g}{upper}"
@@ -319,7 +319,7 @@ def check_count(name: str, parameter: str, value: Any, low: int = 1) -> None:
     Raises:
         PipelineError: the check fails; the error names the user's line.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < low:
         raise invalid_call(f"audio.{name}({parameter}={value!r}): an integer of at least {low} is expected")
 
 

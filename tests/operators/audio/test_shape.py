@@ -41,6 +41,15 @@ def test_pad(length):
         assert same([row], [want])
 
 
+def test_lengths_may_be_numbers_of_numpy():
+    clip = chirp()[:9]
+    assert audio.pad(np.int64(12))(clip).shape == (12,)
+    assert np.array_equal(audio.gain(np.float32(-6.0))(clip), audio.gain(-6.0)(clip))
+    for wrong in (np.int64(0), np.float64(9.0), np.bool_(True)):
+        with pytest.raises(PipelineError):
+            audio.pad(wrong)
+
+
 def test_pad_refuses_what_does_not_fit():
     with pytest.raises(BadValues) as raised:
         audio.pad(100).columns(objects(CLIPS))
