@@ -15,25 +15,62 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cedar.core.columns import OBJECT, Column, ColumnType, ObjectType, TensorType, from_numbers, numbers, objects
+from cedar.operators.image.layout import ImageType, PlanarType
 from cedar.operators.transform import Transform
 
 Boxes: TypeAlias = npt.NDArray[np.float32]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
-def check_boxes(transform: Transform, kinds: Sequence[ColumnType]) -> None:
+MASKS_FIX = 'give masks a map of their own with the same name=: see "Masks" in docs/images.md'
+
+
+def check_boxes(transform: Transform, kinds: Sequence[ColumnType], *, moves: bool = True) -> None:
     """Check the types of columns: the first must have boxes, the others lists with one entry per box.
+
+    Args:
+        moves: whether the transform moves boxes; if so, entries such as masks or polygons would stay where they are.
 
     Raises:
         PipelineError: a column has another type; the error names the first such column.
     """
     for i, kind in enumerate(kinds):
+        if isinstance(kind, ImageType | PlanarType) or (isinstance(kind, TensorType) and not i and len(kind.shape) > 2):
+            raise transform.unfit(kind, "boxes or entries per box after the images", MASKS_FIX)
+        if i and moves and _dimensions(kind) > 2:
+            raise transform.unfit(kind, "entries that do not move with their boxes, such as labels", MASKS_FIX)
         if isinstance(kind, ObjectType) or (i and isinstance(kind, TensorType) and kind.shape):
             continue
         if i == 0 and not _is_boxes(kind):
-            raise transform.unfit(kind, "boxes: lists of four floats per box, or arrays of shape (boxes, 4)")
+            wants = "boxes: lists of four floats per box, or arrays of shape (boxes, 4)"
+            integers = "int" in str(kind) and _dimensions(kind) == 2
+            raise transform.unfit(kind, wants, *([_floats_fix(kind)] if integers else []))
         if i and not (isinstance(kind, pa.DataType) and pa.types.is_large_list(kind)):
             raise transform.unfit(kind, "lists with one entry per box")
+
+
+def _dimensions(kind: Any) -> int:
+    """Return the dimensions of a row's value, as far as the type of its column tells."""
+    if isinstance(kind, TensorType):
+        return len(kind.shape)
+    lists = isinstance(kind, pa.DataType) and (pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+    return 1 + _dimensions(kind.value_type) if lists else 0
+
+
+def _floats_fix(kind: ColumnType) -> str:
+    if isinstance(kind, TensorType):
+        return 'convert them to floats: .map(lambda boxes: boxes.astype("float32"), "boxes")'
+    return 'convert them to floats: .map(lambda boxes: boxes, "boxes", dtype=list[list[float]])'
+
+
+def find_unmoved(column: Column) -> dict[int, str]:
+    """Return the rows of an object column whose entries per box are arrays: these would not move with their boxes."""
+    bad = {}
+    for row, value in enumerate(column if isinstance(column, np.ndarray) and column.dtype == object else ()):
+        entry = value[0] if isinstance(value, np.ndarray | list | tuple) and len(value) else None
+        if isinstance(entry, np.ndarray) and entry.ndim > 1:
+            bad[row] = f"an array of shape {entry.shape} for each box, which does not move with the box"
+    return bad
 
 
 def _is_boxes(kind: Any) -> bool:

@@ -19,7 +19,15 @@ from cedar.core.columns import UNKNOWN, Column, ColumnType, TensorType, type_of
 from cedar.core.errors import PipelineError
 from cedar.operators.algebra import algebra_of
 from cedar.operators.draws import Draws
-from cedar.operators.image.boxes import Boxes, boxes_to_column, keep_entries, parse_boxes, type_after_removal
+from cedar.operators.image.boxes import (
+    MASKS_FIX,
+    Boxes,
+    boxes_to_column,
+    find_unmoved,
+    keep_entries,
+    parse_boxes,
+    type_after_removal,
+)
 from cedar.operators.image.color import PixelTransform
 from cedar.operators.image.decode import Decode
 from cedar.operators.image.headers import BadImage
@@ -232,6 +240,8 @@ def _move_boxes(
     columns = {spatial_link.writes[1]: boxes_to_column(moved, like if moves.kept is None else type_after_removal(like))}
     for read, write in zip(spatial_link.reads[2:], spatial_link.writes[2:], strict=True):
         columns[write] = job.other_columns[read]
+        for row, why in find_unmoved(columns[write]).items():
+            job.record_fault(row, link, why, MASKS_FIX)
         if moves.kept is not None:
             columns[write], bad = keep_entries(job.other_columns[read], moves.kept)
             for row, why in bad.items():

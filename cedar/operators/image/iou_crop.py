@@ -165,7 +165,7 @@ class SanitizeBoxes(Transform):
                 raise invalid_call(f"sanitize_boxes({parameter}={value!r}): must be a number of at least 0")
 
     def result(self, *types: Any) -> ColumnType | tuple[ColumnType, ...]:
-        check_boxes(self, types)
+        check_boxes(self, types, moves=False)
         result_type = tuple(type_after_removal(kind) for kind in types)
         return result_type if len(result_type) > 1 else result_type[0]
 

@@ -6,8 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from cedar.core.columns import objects
+import cedar
+from cedar.core.columns import TensorType, objects
+from cedar.core.errors import PipelineError
 from cedar.operators import image
+from cedar.operators.image.layout import ImageType, PlanarType
 from cedar.operators.transform import BadValues
 from tests.operators.image.toy_draws import words
 from tests.operators.image.toy_image_values import BOXES, picture
@@ -79,3 +82,43 @@ def test_the_users_boxes_are_not_written_to():
     image.horizontal_flip(1.0)(picture(), boxes, draws=words(1))
     image.crop(1, 1, 3, 3)(picture(), boxes)
     assert np.array_equal(boxes, np.array(BOXES, dtype=np.float32))
+
+
+IMAGES, LABELS = ImageType(3, "uint8"), pa.large_list(pa.int64())
+POLYGONS = pa.large_list(pa.large_list(pa.large_list(pa.float32())))
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        [ImageType(1, "uint8")], [PlanarType()], [TensorType((6, 9, 1), "uint8")], [FIXED, ImageType(1, "uint8")],
+        [FIXED, TensorType((2, 6, 9), "bool")], [FIXED, POLYGONS], [FIXED, LABELS, TensorType((2, 17, 3), "float32")],
+    ],
+)  # fmt: skip
+def test_masks_polygons_and_keypoints_are_refused_as_they_would_not_move(columns):
+    with pytest.raises(PipelineError) as caught:
+        image.horizontal_flip().result(IMAGES, *columns)
+    assert "docs/images.md" in caught.value.fix
+
+
+def test_masks_that_are_python_objects_fail_as_they_would_not_move():
+    images, boxes = objects([picture()] * 2), objects([np.zeros((1, 4), dtype=np.float32)] * 2)
+    for masks in (np.zeros((1, 6, 9)), [np.zeros((6, 9))]):
+        with pytest.raises(BadValues, match=r"shape \(6, 9\) for each box") as caught:
+            image.horizontal_flip(1.0).columns(images, boxes, objects([[7], masks]), draws=words(1, 2))
+        assert list(caught.value.rows) == [1]
+    kept = image.sanitize_boxes().columns(boxes, objects([np.zeros((1, 6, 9))] * 2))  # moves nothing
+    assert [entries.shape for entries in kept[1]] == [(0, 6, 9)] * 2
+
+
+@pytest.mark.parametrize(
+    "boxes",
+    [[[[1, 2, 3, 4]], [[1, 2, 3, 5], [0, 0, 9, 9]]], [np.array([[1, 2, 3, 4]]), np.array([[0, 0, 9, 9]])]],
+)
+def test_boxes_of_integers_are_refused_with_a_call_that_makes_floats(boxes):
+    p = cedar.from_items([{"image": picture(), "boxes": own} for own in boxes])
+    with pytest.raises(PipelineError, match="takes boxes") as caught:
+        list(p.map(image.resize((12, 18)), "image", "boxes"))
+    call = caught.value.fix.partition(": .")[2]
+    moved = [row["boxes"] for row in eval(f"p.{call}", {"p": p}).map(image.resize((12, 18)), "image", "boxes")]
+    assert as_lists(moved) == [[[2 * x for x in box] for box in np.array(own).tolist()] for own in boxes]
