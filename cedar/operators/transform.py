@@ -109,6 +109,7 @@ class Transform(ABC):
         larger: whether the result is known to be larger than the input, as for decoded images.
         mixes_rows: whether a row's result depends on the row's batch; such a transform works only after ``batch``.
         chain: the ``Chain`` that fuses several such transforms into one kernel; None if they cannot be fused.
+        arity_fix: the advice for a call with another number of columns.
     """
 
     arity: ClassVar[int | None] = 1
@@ -119,6 +120,7 @@ class Transform(ABC):
     larger: ClassVar[bool] = False
     mixes_rows: ClassVar[bool] = False
     chain: ClassVar[Chain | None] = None
+    arity_fix: ClassVar[str] = "name them"
 
     @abstractmethod
     def result(self, *types: Any) -> ColumnType | tuple[ColumnType, ...]:
@@ -191,8 +193,8 @@ class Transform(ABC):
 
     def unfit(self, kind: ColumnType, wants: str, fix: str = "cast the column, or map it first") -> PipelineError:
         """Return the error for a column of a type that the transform does not accept."""
-        if isinstance(kind, pa.StructType) and kind.get_field_index("bytes") >= 0:  # as in Hugging Face data sets
-            fix = "take the bytes first: with_columns(bytes=col('image').struct.field('bytes'))"
+        if isinstance(kind, pa.StructType) and kind.get_field_index("bytes") >= 0:  # as Hugging Face stores files
+            fix = 'take the bytes first, for example .with_columns(bytes=col("image").struct.field("bytes"))'
         return PipelineError(f"{type(self).__name__} takes {wants}, not {kind}", fix=fix)
 
 
@@ -224,7 +226,7 @@ def check_transform(
     name, arity = type(transform).__name__, transform.arity
     if not columns or (arity is not None and len(columns) != arity):
         wants = f"{arity} column{'s' * (arity > 1)}" if arity is not None else "at least one column"
-        raise invalid_call(f"map({name}): it reads {wants}, not {len(columns)}", fix="name them")
+        raise invalid_call(f"map({name}): it reads {wants}, not {len(columns)}", fix=transform.arity_fix)
     writes = len(columns) if transform.outputs is None else transform.outputs
     if len(into) != writes:
         wants = "one column" if writes == 1 else f"{writes} columns"

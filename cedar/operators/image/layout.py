@@ -54,13 +54,16 @@ def check_images(
         PipelineError: the column does not contain images of these dtypes.
     """
     wants = f"images, (height, width, channels) of {' or '.join(dtypes)}"
+    advice = {"uint8": "put to_float() before it", "float32": "put it before to_float(), and use to_float() once"}
     if isinstance(kind, TensorType):
-        if len(kind.shape) != 3 or not 1 <= kind.shape[2] <= 4 or 0 in kind.shape or kind.dtype not in dtypes:
+        if len(kind.shape) != 3 or not 1 <= kind.shape[2] <= 4 or 0 in kind.shape:
             raise transform.unfit(kind, wants)
+        if kind.dtype not in dtypes:
+            raise transform.unfit(kind, wants, advice.get(kind.dtype, "cast the column, or map it first"))
         return kind.shape[2], kind.dtype
     if isinstance(kind, ImageType):
         if kind.dtype not in dtypes:
-            raise transform.unfit(kind, wants)
+            raise transform.unfit(kind, wants, advice[kind.dtype])
         return kind.channels, kind.dtype
     if isinstance(kind, PlanarType):
         raise PipelineError(
@@ -78,6 +81,8 @@ def invalid_reason(image: Any) -> str | None:
         return "there is no image"
     if not isinstance(image, np.ndarray) or image.ndim != 3 or not 1 <= image.shape[2] <= 4:
         shape = f" of shape {image.shape}" if isinstance(image, np.ndarray) else ""
+        if type(image).__module__.partition(".")[0] == "PIL":
+            return "a PIL image is not an array (height, width, channels); convert it first: .map(np.asarray, 'image')"
         return f"{type(image).__name__}{shape} is not an image (height, width, channels)"
     if image.dtype.name not in DTYPES:
         return f"an image of {image.dtype.name}, not of uint8 or float32"

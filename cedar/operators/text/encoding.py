@@ -103,7 +103,10 @@ def _encode_rows(encoder: Encoder, strings: StringColumn, special: bool, longest
     except UnfitIds as unfit:
         bad = np.flatnonzero(np.isin(rows, list(unfit.reasons)))
         whys = {int(row): unfit.reasons[int(rows[row])] for row in bad}
-        raise BadValues(whys, "fix the tokenizer, or drop such strings beforehand") from None
+        fix = "fix the tokenizer, or drop such strings beforehand"
+        if any("input_ids" in why for why in whys.values()):  # a slow tokenizer of transformers, used as a function
+            fix = "give the tokenizer's function that returns ids: text.tokenize(tokenizer.encode)"
+        raise BadValues(whys, fix) from None
     offsets = np.concatenate([[0], np.cumsum(counts), [len(ids)]])
     return (ids, offsets[:-1]) if len(counts) == len(strings) else take_lists(ids, offsets, rows)
 

@@ -41,8 +41,9 @@ class Tokenize(Transform):
             piece that cannot be cut fail, since a tokenizer needs much memory and time for a long text.
 
     cedar disables a tokenizer's padding (use ``p.pad``). It keeps the truncation of a ``tokenizers.Tokenizer``; a
-    tokenizer of ``transformers`` has none, since that library truncates only in calls with ``truncation=True``. If a text contains the name of a
-    special token, tiktoken encodes it as plain text, and ``tokenizers`` as the special token.
+    tokenizer of ``transformers`` has none, since that library truncates only in calls with ``truncation=True``. If a
+    text contains the name of a special token, tiktoken encodes it as plain text, and ``tokenizers`` as the special
+    token.
 
     Raises:
         PipelineError: the tokenizer is invalid or uses dropout, or its library is missing.
@@ -61,6 +62,9 @@ class Tokenize(Transform):
     errors: Errors = "strict"
     longest: int | str = 4 << 20
     waits: ClassVar[bool] = True  # a user's function may wait, for example for I/O
+    arity_fix: ClassVar[str] = (
+        'name one column; for pairs, map a function of both: lambda a, b: tokenizer(a, b)["input_ids"]'
+    )
 
     def __post_init__(self) -> None:
         if self.errors not in ("strict", "replace"):

@@ -6,6 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import cedar
+from benchmarks.mutated_images import encoded
 from cedar.core.columns import OBJECT, TensorType, objects
 from cedar.core.errors import PipelineError
 from cedar.operators import image
@@ -32,6 +34,44 @@ def test_refuses_columns_that_it_cannot_read(make, kinds, says):
     with pytest.raises(PipelineError) as caught:
         make().result(*kinds)
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("transforms", "advice"),
+    [
+        ([image.normalize((0.5,), (0.5,))], "put to_float() before it"),
+        ([image.to_float(), image.color_jitter(0.4)], "put it before to_float()"),
+        ([image.to_float(), image.rotation(10)], "put it before to_float()"),
+        ([image.to_float(), image.to_float()], "use to_float() once"),
+    ],
+)
+@pytest.mark.parametrize("column", [np.stack([picture()] * 2), objects([picture(), picture(4, 4)])])
+def test_an_operator_on_the_wrong_side_of_to_float_is_told_where_to_go(transforms, advice, column):
+    p = cedar.from_items([{"image": each} for each in column])
+    for transform in transforms:
+        p = p.map(transform, "image")
+    with pytest.raises(cedar.CedarError) as caught:
+        list(p)
+    assert advice in caught.value.fix
+
+
+def test_files_in_structs_are_refused_with_a_call_that_takes_their_bytes():
+    data = pa.array([{"bytes": encoded("png", picture()), "path": "a.png"}])
+    p = cedar.from_arrow(pa.table({"image": data}))
+    with pytest.raises(PipelineError, match="bytes of image files") as caught:
+        list(p.map(image.decode(), "image"))
+    call = caught.value.fix.partition("example .")[2]
+    taken = eval(f"p.{call}", {"p": p, "col": cedar.col})
+    assert np.array_equal(next(iter(taken.map(image.decode(), "bytes", into="image")))["image"], picture())
+
+
+def test_pil_images_are_refused_with_a_call_that_makes_arrays():
+    pil = pytest.importorskip("PIL.Image")
+    p = cedar.from_items([{"image": pil.fromarray(picture())} for _ in range(2)])
+    with pytest.raises(cedar.RowError, match="a PIL image is not an array") as caught:
+        list(p.map(image.resize(4), "image"))
+    assert ".map(np.asarray, 'image')" in str(caught.value)
+    assert next(iter(p.map(np.asarray, "image").map(image.resize(4), "image")))["image"].shape == (4, 6, 3)
 
 
 def test_what_is_no_image_fails_by_its_row():

@@ -7,8 +7,10 @@ import pickle
 import pyarrow as pa
 import pytest
 
+import cedar
 from cedar.core.errors import PipelineError
 from cedar.operators.text import tokenize
+from cedar.operators.transform import BadValues
 from tests.operators.text.toy_tokenizers import CORPUS, NAMES, SHAKESPEARE, column, ids_of, tokenizer, tokenizers
 
 
@@ -35,6 +37,27 @@ def test_what_a_tokenizer_puts_around_a_text_can_be_left_out():
 def test_a_column_of_something_else_is_refused():
     with pytest.raises(PipelineError, match="takes text, not int64"):
         tokenize(tokenizer("gpt2")).result(pa.int64())
+
+
+def test_pairs_of_strings_are_refused_with_a_function_of_both():
+    p = cedar.from_items([{"a": "to", "b": "be"}])
+    with pytest.raises(PipelineError, match="it reads 1 column, not 2") as caught:
+        p.map(tokenize(), "a", "b", into="ids")
+    assert 'lambda a, b: tokenizer(a, b)["input_ids"]' in caught.value.fix
+
+
+def test_a_slow_tokenizer_of_transformers_is_answered_with_its_encode():
+    class Slow:
+        def __call__(self, text):
+            return {"input_ids": self.encode(text), "attention_mask": [1]}
+
+        def encode(self, text):
+            return [len(text)]
+
+    with pytest.raises(BadValues) as caught:
+        tokenize(Slow()).columns(column(["to be"]))
+    assert "text.tokenize(tokenizer.encode)" in caught.value.fix
+    assert tokenize(Slow().encode).columns(column(["to be"])).to_pylist() == [[5]]
 
 
 def test_a_path_or_a_folder(tmp_path):
