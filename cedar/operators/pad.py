@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from cedar.core.block import Block
-from cedar.core.columns import UNKNOWN, Column, ColumnType, TensorType
+from cedar.core.columns import UNKNOWN, Column, ColumnType, ObjectType, TensorType
 from cedar.core.convert import to_numpy
 from cedar.core.errors import PipelineError, Skip, check_names, invalid_call, require_columns
 from cedar.core.jagged import JaggedTensor, pad_values
@@ -121,10 +121,11 @@ def _targets(columns: tuple[str, ...], types: dict[str, ColumnType], blame: Erro
     for name in names:
         require_columns([name], types, blame.label, blame.site)
         if types[name] is not UNKNOWN and token_dtype(types[name]) is None:
-            raise blame.refusal(
-                f"column {name!r} is {types[name]}, not lists of numbers",
-                fix="pad list columns; .map(fn, column) reshapes other things",
-            )
+            fix = "pad list columns; .map(fn, column) reshapes other things"
+            if isinstance(types[name], ObjectType):
+                floats = "pyarrow.list_(pyarrow.float32())"
+                fix = f"make lists first, before batch: .map(lambda x: x, {name!r}, dtype={floats})"
+            raise blame.refusal(f"column {name!r} is {types[name]}, not lists of numbers", fix=fix)
     filled = {name: token_dtype(kind) for name, kind in types.items() if name in names or kind is UNKNOWN}
     check_fill(value, filled, blame.label, blame.site)
     return names

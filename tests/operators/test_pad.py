@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import cedar
 from cedar import Skip
 from cedar.core.block import Block
 from cedar.core.columns import UNKNOWN, TensorType
@@ -140,3 +141,12 @@ def test_schema_effects_and_label() -> None:
     assert Pad(("ids",), 3).effects().writes == frozenset({"ids"})
     assert Pad(to=3).effects().reads is None
     assert Pad(("ids",), 3).label() == "pad(ids, to=3)"
+
+
+def test_arrays_of_any_length_are_refused_with_a_call_that_makes_lists() -> None:
+    p = cedar.from_items([{"n": n} for n in (1, 3)]).map(np.ones, "n", into="x", dtype=object)
+    with pytest.raises(PipelineError, match="'x' is object, not lists") as caught:
+        list(p.batch(2).pad("x"))
+    call = caught.value.fix.partition("batch: .")[2]
+    padded = eval(f"p.{call}", {"p": p, "pyarrow": pa}).batch(2).pad("x")
+    assert next(iter(padded))["x"].tolist() == [[1, 0, 0], [1, 1, 1]]
