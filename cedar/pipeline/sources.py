@@ -79,7 +79,10 @@ def read_parquet(
 
 
 def read_files(paths: Paths, *, storage_options: StorageOptions = None) -> Pipeline:
-    """Read files as rows with columns path and bytes.
+    """Read files as rows with columns path and bytes, sorted by path, also if ``paths`` is a list in another order.
+
+    So do not zip it with labels. To read the files that a table lists, map over the column of paths:
+    ``cedar.read_csv("labels.csv").map(lambda path: Path(path).read_bytes(), "path", into="bytes")``.
 
     Examples:
         >>> import cedar, tempfile, pathlib
