@@ -123,8 +123,7 @@ def _targets(columns: tuple[str, ...], types: dict[str, ColumnType], blame: Erro
         if types[name] is not UNKNOWN and token_dtype(types[name]) is None:
             fix = "pad list columns; .map(fn, column) reshapes other things"
             if isinstance(types[name], ObjectType):
-                floats = "pyarrow.list_(pyarrow.float32())"
-                fix = f"make lists first, before batch: .map(lambda x: x, {name!r}, dtype={floats})"
+                fix = f"make lists first, before batch: .map(lambda x: x, {name!r}, dtype=list[float])"
             raise blame.refusal(f"column {name!r} is {types[name]}, not lists of numbers", fix=fix)
     filled = {name: token_dtype(kind) for name, kind in types.items() if name in names or kind is UNKNOWN}
     check_fill(value, filled, blame.label, blame.site)

@@ -21,8 +21,9 @@ from cedar.operators.transform import Transform
 Boxes: TypeAlias = npt.NDArray[np.float32]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
-
-MASKS_FIX = 'give masks a map of their own with the same name=: see "Masks" in docs/images.md'
+MASKS_FIX = (
+    'give masks their own map, of the same name= as the images: .map(image.horizontal_flip(), "mask", name="flip")'
+)
 
 
 def check_boxes(transform: Transform, kinds: Sequence[ColumnType], *, moves: bool = True) -> None:
