@@ -43,7 +43,7 @@ ROUND = 1024  # output rows per round, in which each input gets its share; chang
 _BITS = 53
 _ONE = 1 << _BITS
 _END = 1 << 62
-_MAX_SCHEDULED = 1 << 22  # rounds after which schedules that let no input end are taken to go on like that
+_MAX_SCHEDULED = 1 << 22  # rounds after which schedules that let no input end are assumed to never end one
 
 
 @dataclass(frozen=True)
