@@ -24,7 +24,7 @@ from tests.operators.image.toy_image_values import picture
         (lambda: image.resize(4), (TensorType((3, 6, 9), "uint8"),), "takes images"),
         (lambda: image.resize(4), (TensorType((6, 9, 3), "float64"),), "takes images"),
         (lambda: image.decode(), (pa.large_string(),), "bytes of image files"),
-        (lambda: image.decode(), (pa.struct({"bytes": pa.binary(), "path": pa.string()}),), ".struct.field('bytes')"),
+        (lambda: image.decode(), (pa.struct({"bytes": pa.binary(), "path": pa.string()}),), '.struct.field("bytes")'),
         (lambda: image.horizontal_flip(), (OBJECT, pa.int64()), "takes boxes: lists of four floats"),
         (lambda: image.iou_crop(), (OBJECT,), "reads images and boxes"),
         (lambda: image.random_resized_crop(4), (ImageType(None),), "their numbers of channels differ"),
