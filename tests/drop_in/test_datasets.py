@@ -96,7 +96,7 @@ def test_splits_grow_where_items_are_small_and_many() -> None:
         def __getitem__(self, index: int) -> Any:
             return np.zeros((128, 128, 3), dtype=np.uint8)
 
-    assert sizes(Images(1 << 16)) == {32}
+    assert sizes(Images(1 << 16)) == {16}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int64", "uint8", "bool", "complex64"])

@@ -10,6 +10,7 @@ import pytest
 
 from cedar.core.errors import CedarError
 from cedar.trainers.common import links
+from cedar.trainers.resilient import run as resilient_run
 from cedar.trainers.resilient.control import store
 from cedar.trainers.resilient.control.board import Board
 from cedar.trainers.resilient.control.protocol import REPORT
@@ -17,6 +18,7 @@ from cedar.trainers.resilient.options import DataOptions, Options, RunOptions
 from cedar.trainers.resilient.pipeline import Workers
 from cedar.trainers.resilient.run import KEY, join
 from cedar.trainers.resilient.text import text_pipeline
+from tests.waiting import eventually
 
 
 def test_a_supervisor_that_joined_says_when_it_leaves(tmp_path: Path) -> None:
@@ -36,14 +38,18 @@ def test_a_supervisor_that_joined_says_when_it_leaves(tmp_path: Path) -> None:
         process.join()
 
 
-def test_a_supervisor_that_starts_first_waits_for_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_supervisor_that_starts_first_waits_for_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """torchrun starts all supervisors at once; the key of a run that was killed may also be there."""
     made = text_pipeline(Options(DataOptions("none.txt", 8, 8), run=RunOptions(folder=str(tmp_path))), 2, Workers())
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     links.write_key(str(tmp_path / KEY), b"o" * links.KEY)
+    said: list[str] = []
+    monkeypatch.setattr(resilient_run, "print_lines", said.extend)
     joining = threading.Thread(target=join, args=(made, "127.0.0.1", port))
     joining.start()
+    assert eventually(lambda: said)
+    assert "waiting up to 600 s for the run at 127.0.0.1" in said[0]
     key = b"k" * links.KEY
     process, _ = store.start("127.0.0.1", port, key)
     try:
@@ -57,7 +63,6 @@ def test_a_supervisor_that_starts_first_waits_for_the_run(tmp_path: Path, capsys
     finally:
         process.kill()
         process.join()
-    assert "waiting up to 600 s for the run at 127.0.0.1" in capsys.readouterr().out
 
 
 def test_a_supervisor_does_not_wait_forever_for_a_run(tmp_path: Path) -> None:
