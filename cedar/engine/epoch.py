@@ -221,11 +221,8 @@ class DataEpoch:
     def __init__(
         self, job: Job, runner: Runner, epoch: int, entry: dict[str, Any] | None, agreement: Agreement | None = None
     ) -> None:
-        self.epoch = epoch
-        self._job = job
-        self._runner = runner
-        if entry is None:
-            entry = first_entry(job, epoch, job.sharing.lanes)
+        self.epoch, self._job, self._runner = epoch, job, runner
+        entry = first_entry(job, epoch, job.sharing.lanes) if entry is None else entry
         self._history = entry["history"]
         self._deal: Position | None = entry["deal"]
         self._lanes: list[list[Any]] | None = entry["lanes"]
@@ -304,7 +301,10 @@ class DataEpoch:
         """
         plain = self._lanes is None and self._before is None
         pulled = self._drain(None, self._deal, 0) if plain else self._all()
-        return pulled if self._agreement is None else self._agreement.through(pulled, self._padding, _is_step)
+        if self._agreement is None:
+            return pulled
+        # The caller never receives a batch whose rows were all skipped, so it is not a step.
+        return self._agreement.through(pulled, self._padding, lambda unit: not only_skipped(unit[1]))
 
     def _mark_finished(self, lanes: int) -> None:
         """Record that this rank has finished its first ``lanes`` lanes."""
@@ -477,11 +477,6 @@ def for_any_rank(entry: dict[str, Any] | None) -> dict[str, Any] | None:
         return entry
     (taken, _, _), skip = entry["deal"]  # the position below is only valid for one rank
     return entry | {"deal": [[taken, None, None], skip]}
-
-
-def _is_step(unit: tuple[Origin, Piece]) -> bool:
-    """Whether a unit is delivered; the caller never receives a batch whose rows were all skipped."""
-    return not only_skipped(unit[1])
 
 
 def _position_after(piece: Piece, unit: int) -> Position:

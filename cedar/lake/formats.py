@@ -492,13 +492,10 @@ def _is_text(kind: pa.DataType) -> bool:
 def _check_keys(keys: list[Any]) -> None:
     seen = set()
     for key in keys:
-        if key is None or not _KEY.fullmatch(key) or ".." in key.split("/") or key in seen:
-            why = (
-                "occurs twice"
-                if key in seen
-                else "cannot name a sample: it must not contain dots or NUL, except in folders"
-            )
-            raise _bad_key(key, why)
+        if key in seen:
+            raise _bad_key(key, "occurs twice")
+        if key is None or not _KEY.fullmatch(key) or ".." in key.split("/"):
+            raise _bad_key(key, "cannot name a sample: it must not contain dots or NUL, except in folders")
         seen.add(key)
 
 

@@ -40,8 +40,7 @@ Stop: TypeAlias = Literal["first", "all"]
 Weight: TypeAlias = "float | Callable[[int], float]"  # a schedule returns the weight at a step of the loader
 
 ROUND = 1024  # output rows per round, in which each input gets its share; changing it changes the order of rows
-_BITS = 53
-_ONE = 1 << _BITS
+_BITS, _ONE = 53, 1 << 53
 _END = 1 << 62
 _MAX_SCHEDULED = 1 << 22  # rounds after which schedules that let no input end are assumed to never end one
 
