@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
 import sys
 import threading
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +22,7 @@ import cedar
 from cedar.core.errors import PipelineError, SourceError, WorkerError
 from cedar.recommendation import add_sessions, cluster, history
 from tests.recommendation.clustered_logs import check, mixed_log, rows_of
+from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -278,6 +281,10 @@ def test_an_error_on_a_dask_cluster_does_not_wait_for_the_other_tasks(log, tmp_p
             cluster(log, tmp_path / "there", **options, address=there.scheduler_address)
         assert not _done
         _go.set()
+        assert eventually(lambda: _done)
+    with warnings.catch_warnings():  # Dask leaves a socket of the client that did not wait
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 def test_no_scheduler_is_said(log, tmp_path):
