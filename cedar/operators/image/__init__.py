@@ -52,7 +52,7 @@ __all__ = [
 _ANSWERS = {  # names of torchvision, and names that users guess
     "to_tensor": "to_float(), then image.channels_first()", "mix_up": "mixup()", "cut_mix": "cutmix()",
     "random_grayscale": "grayscale(p=0.1)", "flip": "horizontal_flip() or image.vertical_flip()",
-    "random_resize": "random_resized_crop(), or image.resize() for one size: there is no resize to a random size",
+    "random_resize": "random_resized_crop(), or image.resize() for a fixed size",
     "blur": "gaussian_blur()", "color": "color_jitter()", "jitter": "color_jitter()",
     "augment": "rand_augment() or image.trivial_augment()",
 }  # fmt: skip

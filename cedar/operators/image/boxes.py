@@ -51,7 +51,7 @@ def check_boxes(transform: Transform, kinds: Sequence[ColumnType], *, moves: boo
 
 
 def _dimensions(kind: Any) -> int:
-    """Return the dimensions of a row's value, as far as the type of its column tells."""
+    """Return the dimensions of a row's value, if the type of its column determines them."""
     if isinstance(kind, TensorType):
         return len(kind.shape)
     lists = isinstance(kind, pa.DataType) and (pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))

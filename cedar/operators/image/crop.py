@@ -14,7 +14,7 @@ from cedar.operators.image.boxes import Boxes
 from cedar.operators.image.layout import Sizes
 from cedar.operators.image.moves import RowMoves
 from cedar.operators.image.padding import fill_values
-from cedar.operators.image.spatial import Spatial, mark_spatial, pair
+from cedar.operators.image.spatial import FixedSize, Spatial, mark_spatial
 
 Fill = float | tuple[float, ...] | None
 
@@ -69,7 +69,7 @@ class Crop(Spatial):
 
 
 @dataclass(frozen=True)
-class CenterCrop(Spatial):
+class CenterCrop(FixedSize):
     """Keep the center of each image; boxes are shifted and clamped to it: torchvision.transforms.v2.CenterCrop.
 
     Args:
@@ -90,16 +90,8 @@ class CenterCrop(Spatial):
     fill: Fill = 0
 
     def __post_init__(self) -> None:
-        try:
-            object.__setattr__(self, "size", pair(self.size, "size"))
-        except (TypeError, ValueError) as error:
-            raise invalid_call(f"center_crop: {error}") from None
+        self.set_size("center_crop")
         _prepare_fill(self, "center_crop")
-
-    def shape(self, shape: tuple[int, int] | None) -> tuple[int, int]:
-        del shape
-        height, width = self.size  # type: ignore[misc]
-        return height, width
 
     def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> RowMoves:
         del boxes, draws

@@ -10,7 +10,6 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from cedar.core.errors import invalid_call
 from cedar.operators.algebra import resampling
 from cedar.operators.draws import Draws
 from cedar.operators.image.boxes import Boxes
@@ -19,14 +18,14 @@ from cedar.operators.image.layout import Sizes
 from cedar.operators.image.moves import RowMoves
 from cedar.operators.image.padding import fill_values
 from cedar.operators.image.resizing import Filter, Interpolation, check_filter
-from cedar.operators.image.spatial import Spatial, check_range, mark_spatial, pair, require_draws
+from cedar.operators.image.spatial import FixedSize, check_range, mark_spatial, require_draws
 from cedar.operators.take import whole
 
 TRIES = 10
 
 
 @dataclass(frozen=True)
-class RandomCrop(Spatial):
+class RandomCrop(FixedSize):
     """Pad each image, then keep a part of a fixed size at a random position: torchvision.transforms.v2.RandomCrop.
 
     Boxes are shifted and clamped to the part. Images that are too small in spite of the padding fail.
@@ -52,19 +51,11 @@ class RandomCrop(Spatial):
     random: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        try:
-            object.__setattr__(self, "size", pair(self.size, "size"))
-        except (TypeError, ValueError) as error:
-            raise invalid_call(f"random_crop: {error}") from None
+        self.set_size("random_crop")
         object.__setattr__(self, "padding", whole(self.padding, "random_crop(padding)", least=0))
         object.__setattr__(self, "fill", fill_values("random_crop", 0 if self.fill is None else self.fill))
         if not self.padding:
             mark_spatial(self)
-
-    def shape(self, shape: tuple[int, int] | None) -> tuple[int, int]:
-        del shape
-        height, width = self.size  # type: ignore[misc]
-        return height, width
 
     def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> RowMoves:
         del boxes
@@ -81,7 +72,7 @@ class RandomCrop(Spatial):
 
 @resampling
 @dataclass(frozen=True)
-class RandomResizedCrop(Spatial):
+class RandomResizedCrop(FixedSize):
     """Crop a random part of each image and resample it: torchvision.transforms.v2.RandomResizedCrop for PIL images.
 
     The part's fraction of the area, the logarithm of its width / height, and its position are drawn uniformly. The
@@ -113,21 +104,13 @@ class RandomResizedCrop(Spatial):
 
     def __post_init__(self) -> None:
         check_filter("random_resized_crop", self.interpolation, self.antialias)
-        try:
-            object.__setattr__(self, "size", pair(self.size, "size"))
-        except (TypeError, ValueError) as error:
-            raise invalid_call(f"random_resized_crop: {error}") from None
+        self.set_size("random_resized_crop")
         object.__setattr__(self, "scale", check_range("random_resized_crop", "scale", self.scale, 0.0))
         object.__setattr__(self, "ratio", check_range("random_resized_crop", "ratio", self.ratio, 1e-6))
 
     @property
     def averages(self) -> bool:
         return self.antialias and self.interpolation != "nearest"
-
-    def shape(self, shape: tuple[int, int] | None) -> tuple[int, int]:
-        del shape
-        height, width = self.size  # type: ignore[misc]
-        return height, width
 
     def moves(self, sizes: Sizes, boxes: Sequence[Boxes] | None, draws: Draws | None) -> RowMoves:
         del boxes

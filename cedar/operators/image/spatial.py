@@ -84,6 +84,24 @@ class Spatial(ImageTransform):
         return run_one(self, columns, draws.get("draws"))
 
 
+class FixedSize(Spatial):
+    """Base class of operators whose results all have the same height and width."""
+
+    size: int | tuple[int, int]
+
+    def set_size(self, name: str) -> None:
+        """Set ``size`` to (height, width); ``name`` is the operator's name for the error."""
+        try:
+            object.__setattr__(self, "size", pair(self.size, "size"))
+        except (TypeError, ValueError) as error:
+            raise invalid_call(f"{name}: {error}") from None
+
+    def shape(self, shape: tuple[int, int] | None) -> tuple[int, int]:
+        del shape
+        height, width = self.size  # type: ignore[misc]
+        return height, width
+
+
 def pair(value: int | Sequence[int], parameter: str) -> tuple[int, int]:
     """Return (height, width), which may be given as a single number; raise ValueError for other values."""
     both = (value, value) if isinstance(value, int | np.integer) else tuple_of(value)

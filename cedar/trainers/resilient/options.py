@@ -98,8 +98,8 @@ class RunOptions(config.RunOptions):
     Args:
         heartbeat: seconds without heartbeat or progress after which a worker is considered hung.
         silence: seconds without a heartbeat after which a supervisor is considered dead.
-        patience: seconds after which a wait fails. There is no limit for a worker that waits to join a run, and while a
-            stage redoes steps from logged messages.
+        patience: seconds after which a wait fails. Workers wait without this limit to join a run, and while a stage
+            computes steps again from logged messages.
         pace: min seconds for each F, B_INPUT and B_WEIGHT, to imitate other hardware.
         sparse_window: steps per sparse checkpoint, each of which saves a part of every stage; 0: no sparse checkpoints;
             ``"auto"``: the smallest number that the storage can keep up with, from measurements.

@@ -11,7 +11,7 @@ from cedar.operators import image
         ("RandomErasing", "image.erasing"), ("RandAugment", "image.rand_augment"), ("ToTensor", "image.to_float"),
         ("random_rotation", "image.rotation"), ("MixUp", "image.mixup"), ("Compose", "map(a).map(b)"), ("foo", "foo"),
         ("RandomCrop", "image.random_crop()"), ("RandomGrayscale", "image.grayscale(p=0.1)"),
-        ("RandomResize", "no resize to a random size"), ("flip", "image.horizontal_flip()"),
+        ("RandomResize", "resize() for a fixed size"), ("flip", "image.horizontal_flip()"),
         ("blur", "image.gaussian_blur()"), ("color", "image.color_jitter()"), ("jitter", "image.color_jitter()"),
     ],
 )  # fmt: skip
