@@ -214,7 +214,7 @@ class ItemsSource(BaseSource):
 def _split_size(length: int, width: float) -> int:
     """Return the rows per split of a dataset: more for many small items, since each split becomes a task.
 
-    Large items are in splits of few, so that a window of a shuffle mixes items from many parts of the dataset.
+    Splits of large items are small, so that a window of a shuffle mixes items from many parts of the dataset.
     """
     size = max(1, min(_DATASET_SPLIT, int(_SPLIT_BYTES / max(width, 1))))
     while size < _LARGEST_SPLIT and 2 * size * max(width, 1) <= _SPLIT_BYTES and 2 * size * _FEW_SPLITS <= length:

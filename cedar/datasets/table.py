@@ -34,7 +34,7 @@ _SPLITS = 1024  # number of splits above which splits get more rows
 
 @dataclass(frozen=True, repr=False, eq=False)
 class TableSource(BaseSource):
-    """An Arrow table in memory, in many small splits."""
+    """An Arrow table in memory, in splits of at most 8,192 rows or 512 KiB; of more rows if the table is large."""
 
     table: Any
     name: str = "from_arrow"
