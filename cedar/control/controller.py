@@ -262,9 +262,9 @@ def step(state: State, seen: Observation, settings: ControllerSettings = _SETTIN
 def recall(state: State, results: Mapping[str, PlanTrial], pace: Pace, start: Mapping[str, float]) -> State:
     """Return the state with results of earlier runs, unless this run has measured or searched already.
 
-    A plan that was better then is tried as soon as it is ready. A plan that failed once, perhaps by noise, is tried
-    again if a search proposes it. If it failed twice, it counts as if it had failed in this run half as early; if it
-    failed three times, two thirds as early; and so on.
+    A plan that was better then is tried as soon as it is ready. A plan that was replaced or failed once, perhaps by
+    noise, is tried again if a search proposes it. If it failed twice, it counts as if it had failed in this run half
+    as early; if it failed three times, two thirds as early; and so on.
 
     Args:
         results: by key of a plan, its result, with the current plan's.
@@ -276,11 +276,18 @@ def recall(state: State, results: Mapping[str, PlanTrial], pace: Pace, start: Ma
         return state
     known = {key: Candidate(key, each.seconds, start.get(key, 0.0)) for key, each in results.items()}
     pace = replace(pace, row=current.seconds)
-    tried = {
-        key: replace(each, at=each.at * (each.failed - 1) / each.failed) if each.failed else each
-        for key, each in results.items()
-    }
+    tried = {key: replace(each, at=each.at * (1 - 1 / max(each.failed, 1))) for key, each in results.items()}
     return replace(state, known=known, tried=tried, pace=pace, judged=pace.row)
+
+
+def at_end(state: State, seen: Observation) -> State:
+    """Return the state at the end of a run. If it ends during the trial of a faster plan, later runs try that again."""
+    if state.phase != "tries" or seen.plan != state.trial or state.pace is None:
+        return state
+    showed = Pace.of(seen).row
+    if showed >= state.pace.row:
+        return state
+    return replace(state, tried={**state.tried, state.trial: PlanTrial(showed, seen.now)})
 
 
 # ---- the current plan ------------------------------------------------------------------------------------------------

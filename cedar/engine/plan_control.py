@@ -22,6 +22,7 @@ from cedar.control.controller import (
     Prepare,
     State,
     Switch,
+    at_end,
     recall,
     step,
 )
@@ -454,7 +455,8 @@ class Plans:
         if self._finalizing():
             return
         if self._results is not None and not (self._broken or self._settled):
-            self._results.save(self._state, self._known, self.metrics.time.so_far(time.perf_counter())[0])
+            seen = self._observation(*self.metrics.time.so_far(time.perf_counter()))
+            self._results.save(at_end(self._state, seen), self._known, seen.now)
         if self._calls is not None:
             self._calls.end()
             self._calls = None

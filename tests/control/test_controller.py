@@ -23,6 +23,7 @@ from cedar.control.controller import (
     Prepare,
     State,
     Switch,
+    at_end,
     recall,
     step,
 )
@@ -288,6 +289,28 @@ def test_a_plan_that_failed_once_in_an_earlier_run_is_tried_when_a_search_propos
     run.goes_on(3.9, (Candidate("first", 1e-2), Candidate("a", 5e-3)))
     assert (run.state.stays, run.switches) == ("a", ["a"]), "one noisy trial does not exclude it from later runs"
     assert not run.state.tried["a"].failed
+
+
+def test_a_plan_that_was_replaced_in_an_earlier_run_is_tried_when_a_search_proposes_it() -> None:
+    """Both results may be noise of one moment, and short runs end before they are outdated."""
+    run = Run({"first": 1e-2, "a": 5e-3}, rows=300)
+    recalled(run, first=PlanTrial(1e-2, 9.0), a=PlanTrial(9.8e-3, 9.0))
+    run.goes_on(3, (Candidate("first", 1e-2), Candidate("a", 5e-3)))
+    assert (run.state.stays, run.switches) == ("a", ["a"])
+
+
+@pytest.mark.parametrize(("seconds", "learned"), [(5e-3, True), (2e-2, False)])
+def test_a_trial_that_the_end_of_the_run_cuts_off_is_known_if_it_was_faster(seconds: float, learned: bool) -> None:
+    run = Run({"first": 1e-2, "a": seconds}, rows=10_000)
+    while not run.switches:
+        run.goes_on(1e-9, (Candidate("a", 5e-3),))
+    assert at_end(run.state, run.seen) == run.state, "no task of the plan has finished"
+    run.deliver()
+    assert run.state.phase == "tries"
+    ended = at_end(run.state, run.seen)
+    assert (ended.stays, "a" in ended.tried) == ("first", learned)
+    if learned:
+        assert ended.tried["a"] == PlanTrial(seconds, run.seen.now)
 
 
 def test_a_plan_that_failed_again_is_not_tried_at_once() -> None:
