@@ -18,7 +18,7 @@ from cedar.core.stream import PENDING, Flow, Piece
 from cedar.engine.binding import Binding
 from cedar.plan.graph import source_of
 
-_SHARE = 0.03  # of the time
+_SHARE = 0.01  # of the time
 _PAUSE = 0.001  # seconds between two checks whether an audit's result is ready
 
 
