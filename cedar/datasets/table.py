@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
@@ -16,9 +15,11 @@ from cedar.core.columns import TensorType, detached, from_numbers, native
 from cedar.core.errors import PipelineError, invalid_call, user_site
 from cedar.datasets.base import BaseSource, Chunk, Selects, Split, numbered_rows, once
 from cedar.datasets.items import ItemsSource
-from cedar.datasets.parquet_schema import Types
 from cedar.datasets.split_table import SplitTable
 from cedar.datasets.to_arrow import arrow_column, field_of, tensor_types, with_tensors
+
+if TYPE_CHECKING:
+    from cedar.datasets.parquet_schema import Types
 
 _SPLIT_BYTES = 512 << 10  # rows in memory are read from anywhere, so small splits let shuffle mix rows from everywhere
 _FIXES = {
@@ -236,5 +237,7 @@ def with_bytes(value: Any) -> Any:
         return [with_bytes(each) for each in value]
     if value is None or value["bytes"] is not None or value["path"] is None:
         return value
+    import fsspec
+
     with fsspec.open(value["path"], "rb") as file:
         return value | {"bytes": file.read()}

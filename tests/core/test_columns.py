@@ -177,6 +177,23 @@ def test_lines_of_text_and_booleans_import_only_what_they_need(tmp_path: Path) -
     subprocess.run([sys.executable, "-c", TEXT, str(tmp_path / "x.txt")], check=True, timeout=120)
 
 
+ARRAYS = """
+import sys
+import numpy as np
+import cedar
+
+arrays = {"x": np.arange(300), "v": np.zeros((300, 3), np.float32), "even": np.arange(300) % 2 == 0}
+p = cedar.from_numpy(arrays).map(lambda x: x + 1, "x", into="y").batch(8)
+assert sum(len(batch["y"]) for batch in p.loader(executor="inline")) == 300
+found = {"pandas", "pyarrow.parquet", "fsspec", "asyncio", "polars"} & {*sys.modules}
+assert not found, found
+"""
+
+
+def test_arrays_of_numbers_import_only_what_they_need() -> None:
+    subprocess.run([sys.executable, "-c", ARRAYS], check=True, timeout=120)
+
+
 SCAN = """
 import sys
 import polars as pl
