@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 
 from cedar.operators.draws import Draws
-from cedar.operators.image.blur import GaussianBlur
-from cedar.operators.image.color import Grayscale
-from cedar.operators.image.jitter import ColorJitter
+from cedar.operators.image.color_jitter import ColorJitter
+from cedar.operators.image.gaussian_blur import GaussianBlur
 from cedar.operators.image.normalize import Normalize, ToFloat
+from cedar.operators.image.pixel_transform import Grayscale
 from cedar.operators.image.pixels import compile_pixels
 from cedar.operators.image.resample import resize_into
 from cedar.operators.image.solarize import Equalize, Solarize

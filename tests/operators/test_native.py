@@ -17,7 +17,7 @@ import pytest
 
 from cedar.core.errors import PipelineError
 from cedar.operators import native
-from cedar.operators.image.blur import GaussianBlur
+from cedar.operators.image.gaussian_blur import GaussianBlur
 from cedar.operators.image.kernels import compiled
 from cedar.store.folder import Folder
 from tests.waiting import eventually

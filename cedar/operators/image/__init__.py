@@ -8,20 +8,19 @@ they transform with the images: ``p.map(image.horizontal_flip(), "image", "boxes
 # ruff: noqa: N813 - lower case is what users write: image.decode(...)
 
 from cedar.core.foreign import suggest_in_module as _suggest
-from cedar.operators.image.augment import RandAugment as rand_augment
-from cedar.operators.image.augment import TrivialAugment as trivial_augment
-from cedar.operators.image.blur import GaussianBlur as gaussian_blur
-from cedar.operators.image.color import Grayscale as grayscale
+from cedar.operators.image.augmenting import RandAugment as rand_augment
+from cedar.operators.image.augmenting import TrivialAugment as trivial_augment
+from cedar.operators.image.color_jitter import ColorJitter as color_jitter
 from cedar.operators.image.crop import CenterCrop as center_crop
 from cedar.operators.image.crop import Crop as crop
 from cedar.operators.image.decode import Decode as decode
 from cedar.operators.image.distort import PhotometricDistort as photometric_distort
 from cedar.operators.image.erasing import Erasing as erasing
-from cedar.operators.image.flip import HorizontalFlip as horizontal_flip
-from cedar.operators.image.flip import VerticalFlip as vertical_flip
+from cedar.operators.image.flipping import HorizontalFlip as horizontal_flip
+from cedar.operators.image.flipping import VerticalFlip as vertical_flip
+from cedar.operators.image.gaussian_blur import GaussianBlur as gaussian_blur
 from cedar.operators.image.iou_crop import IouCrop as iou_crop
 from cedar.operators.image.iou_crop import SanitizeBoxes as sanitize_boxes
-from cedar.operators.image.jitter import ColorJitter as color_jitter
 from cedar.operators.image.mixing import Cutmix as cutmix
 from cedar.operators.image.mixing import Mixup as mixup
 from cedar.operators.image.normalize import ChannelsFirst as channels_first
@@ -29,6 +28,7 @@ from cedar.operators.image.normalize import Normalize as normalize
 from cedar.operators.image.normalize import ToFloat as to_float
 from cedar.operators.image.padding import Expand as expand
 from cedar.operators.image.padding import Pad as pad
+from cedar.operators.image.pixel_transform import Grayscale as grayscale
 from cedar.operators.image.random_crop import RandomCrop as random_crop
 from cedar.operators.image.random_crop import RandomResizedCrop as random_resized_crop
 from cedar.operators.image.resize import Resize as resize
@@ -58,8 +58,6 @@ _ANSWERS = {  # names of torchvision, and names that users guess
 }  # fmt: skip
 
 _suggest(globals())
-for _module in ("augment", "blur", "color", "flip", "jitter"):  # image.flip() gets an answer, and not a module
-    globals().pop(_module, None)
 
 
 def __getattr__(name: str) -> object:

@@ -9,9 +9,9 @@ from typing import ClassVar
 import numpy as np
 
 from cedar.operators.draws import Draws
-from cedar.operators.image.color import PixelTransform, pair
-from cedar.operators.image.jitter import check_factors, check_shifts
+from cedar.operators.image.color_jitter import check_factors, check_shifts
 from cedar.operators.image.layout import Sizes
+from cedar.operators.image.pixel_transform import PixelTransform, pair
 from cedar.operators.image.pixels_steps import BRIGHTNESS, CONTRAST, HUE, NONE, PERMUTE, SATURATION, Steps
 from cedar.operators.image.spatial import check_probability, require_draws
 

@@ -28,13 +28,13 @@ from cedar.operators.image.boxes import (
     parse_boxes,
     type_after_removal,
 )
-from cedar.operators.image.color import PixelTransform
 from cedar.operators.image.decode import Decode
 from cedar.operators.image.headers import BadImage
 from cedar.operators.image.kernels import compiled
 from cedar.operators.image.layout import Allocator, Image, ImageType, Layout, ReusedImage, Sizes, layout_of, new_image
 from cedar.operators.image.moves import Mask, RowMoves, Steps, move_boxes, whole_images
 from cedar.operators.image.normalize import ChannelsFirst, Normalize, ToFloat
+from cedar.operators.image.pixel_transform import PixelTransform
 from cedar.operators.image.pixels import compile_pixels
 from cedar.operators.image.resizing import Filter
 from cedar.operators.image.sources import Arrays, Files, PixelSource, Source

@@ -14,8 +14,8 @@ from cedar.core.errors import invalid_call
 from cedar.operators.algebra import pointwise
 from cedar.operators.draws import Draws
 from cedar.operators.image.base import ImageTransform
-from cedar.operators.image.color import PixelTransform
 from cedar.operators.image.layout import PlanarType, Sizes, check_images
+from cedar.operators.image.pixel_transform import PixelTransform
 from cedar.operators.image.pixels_steps import NONE, Steps, one_step
 
 

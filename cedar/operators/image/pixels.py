@@ -14,10 +14,10 @@ import numpy.typing as npt
 from cedar.core import buffers, limits
 from cedar.operators.draws import Draws
 from cedar.operators.image import pixels_plain, pixels_steps
-from cedar.operators.image.color import PixelTransform
 from cedar.operators.image.kernels import compiled
 from cedar.operators.image.layout import Image, Sizes
 from cedar.operators.image.normalize import Normalize, ToFloat
+from cedar.operators.image.pixel_transform import PixelTransform
 from cedar.operators.image.pixels_steps import NONE, WHOLE, Codes, Numbers, Weights, concatenate_steps
 from cedar.operators.native import slow_path_lock
 

@@ -9,8 +9,8 @@ import numpy as np
 from cedar.core.errors import invalid_call
 from cedar.operators.algebra import resampling
 from cedar.operators.draws import Draws
-from cedar.operators.image.color import PixelTransform, rows_applied, set_random
 from cedar.operators.image.layout import Sizes
+from cedar.operators.image.pixel_transform import PixelTransform, rows_applied, set_random
 from cedar.operators.image.pixels_steps import SHARPEN, Steps, one_step
 from cedar.operators.image.spatial import check_probability
 

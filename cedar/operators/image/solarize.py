@@ -10,8 +10,8 @@ import numpy as np
 from cedar.core.errors import invalid_call
 from cedar.operators.algebra import pointwise
 from cedar.operators.draws import Draws
-from cedar.operators.image.color import PixelTransform, rows_applied, set_random
 from cedar.operators.image.layout import Sizes
+from cedar.operators.image.pixel_transform import PixelTransform, rows_applied, set_random
 from cedar.operators.image.pixels_steps import AUTOCONTRAST, EQUALIZE, NONE, POSTERIZE, SOLARIZE, Steps, one_step
 from cedar.operators.image.spatial import check_probability
 

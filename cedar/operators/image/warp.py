@@ -13,9 +13,9 @@ from cedar.core.columns import ColumnType
 from cedar.core.errors import invalid_call
 from cedar.operators.algebra import resampling
 from cedar.operators.draws import Draws
-from cedar.operators.image.color import PixelTransform, pair
 from cedar.operators.image.layout import Sizes, check_images
 from cedar.operators.image.padding import fill_values
+from cedar.operators.image.pixel_transform import PixelTransform, pair
 from cedar.operators.image.pixels_steps import NONE, WARP, Steps
 from cedar.operators.image.spatial import check_fill, check_probability, check_range, require_draws
 

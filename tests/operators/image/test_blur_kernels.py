@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("numba")
 
-from cedar.operators.image.blur import GaussianBlur
+from cedar.operators.image.gaussian_blur import GaussianBlur
 from tests.operators.image import pixels_oracle as oracle
 
 

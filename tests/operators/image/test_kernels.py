@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("numba")
 
 from cedar.operators.image import pixels, pixels_plain, resample, resample_plain
-from cedar.operators.image.color import Grayscale
+from cedar.operators.image.pixel_transform import Grayscale
 from cedar.operators.image.pixels import compile_pixels
 from cedar.operators.image.resample import resize_into
 

@@ -10,9 +10,9 @@ import pytest
 pytest.importorskip("numba")
 
 from cedar.operators.draws import Draws
-from cedar.operators.image.blur import GaussianBlur
-from cedar.operators.image.color import Grayscale
-from cedar.operators.image.jitter import ColorJitter
+from cedar.operators.image.color_jitter import ColorJitter
+from cedar.operators.image.gaussian_blur import GaussianBlur
+from cedar.operators.image.pixel_transform import Grayscale
 from cedar.operators.image.pixels import compile_pixels
 from cedar.operators.image.sharpness import Sharpness
 from cedar.operators.image.solarize import Autocontrast, Equalize, Solarize

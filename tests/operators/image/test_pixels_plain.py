@@ -13,10 +13,10 @@ pytest.importorskip("numba")
 
 from cedar.operators.draws import Draws
 from cedar.operators.image import pixels, pixels_plain
-from cedar.operators.image.blur import GaussianBlur
-from cedar.operators.image.color import Grayscale
-from cedar.operators.image.jitter import ColorJitter
+from cedar.operators.image.color_jitter import ColorJitter
+from cedar.operators.image.gaussian_blur import GaussianBlur
 from cedar.operators.image.normalize import Normalize, ToFloat
+from cedar.operators.image.pixel_transform import Grayscale
 from cedar.operators.image.pixels import compile_pixels
 from tests.operators.image.toy_pixels import ENDS, OPERATORS, some_images
 from tests.operators.image.without_kernels import both

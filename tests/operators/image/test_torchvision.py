@@ -18,7 +18,7 @@ from torchvision.transforms import v2  # noqa: E402
 from torchvision.transforms.v2 import functional as F  # noqa: E402, N812
 
 from cedar.operators import image  # noqa: E402
-from cedar.operators.image.augment import OPERATORS  # noqa: E402
+from cedar.operators.image.augmenting import OPERATORS  # noqa: E402
 from tests.operators.image.toy_draws import MANY, words  # noqa: E402
 
 SHAPES = [(64, 64, 3), (37, 61, 3), (50, 33, 1), (1, 7, 3), (2, 2, 3)]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from cedar.operators.image.augment import RandAugment, TrivialAugment
-from cedar.operators.image.blur import GaussianBlur
-from cedar.operators.image.color import Grayscale
+from cedar.operators.image.augmenting import RandAugment, TrivialAugment
+from cedar.operators.image.color_jitter import ColorJitter
 from cedar.operators.image.distort import PhotometricDistort
-from cedar.operators.image.jitter import ColorJitter
+from cedar.operators.image.gaussian_blur import GaussianBlur
 from cedar.operators.image.normalize import Normalize, ToFloat
+from cedar.operators.image.pixel_transform import Grayscale
 from cedar.operators.image.sharpness import Sharpness
 from cedar.operators.image.solarize import Autocontrast, Equalize, Invert, Posterize, Solarize
 from cedar.operators.image.warp import Affine, Perspective, Rotation

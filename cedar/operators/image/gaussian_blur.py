@@ -12,8 +12,8 @@ import numpy.typing as npt
 from cedar.core.errors import invalid_call
 from cedar.operators.algebra import resampling
 from cedar.operators.draws import Draws
-from cedar.operators.image.color import PixelTransform, pair, set_random
 from cedar.operators.image.layout import Sizes
+from cedar.operators.image.pixel_transform import PixelTransform, pair, set_random
 from cedar.operators.image.pixels_steps import BLUR, NONE, Steps, Weights
 from cedar.operators.image.spatial import check_probability, require_draws
 from cedar.operators.image.spatial import pair as whole_pair

@@ -10,8 +10,8 @@ import numpy as np
 
 from cedar.core.errors import invalid_call
 from cedar.operators.draws import Draws
-from cedar.operators.image.color import PixelTransform, pair, set_pointwise, set_random
 from cedar.operators.image.layout import Sizes
+from cedar.operators.image.pixel_transform import PixelTransform, pair, set_pointwise, set_random
 from cedar.operators.image.pixels_steps import BRIGHTNESS, CONTRAST, HUE, NONE, SATURATION, Steps
 from cedar.operators.image.spatial import check_probability, require_draws
 

@@ -9,8 +9,8 @@ pytest.importorskip("numba")
 
 import cedar
 from cedar.operators.algebra import algebra_of
+from cedar.operators.image.color_jitter import CODES, ColorJitter
 from cedar.operators.image.distort import PhotometricDistort
-from cedar.operators.image.jitter import CODES, ColorJitter
 from cedar.operators.image.pixels_steps import BRIGHTNESS, CONTRAST, HUE, NONE, SATURATION
 from tests.operators.image.toy_draws import MANY, squares
 

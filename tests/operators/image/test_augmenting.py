@@ -9,7 +9,7 @@ import pytest
 
 import cedar
 from cedar.operators import image
-from cedar.operators.image.augment import OPERATORS
+from cedar.operators.image.augmenting import OPERATORS
 from tests.operators.image.toy_draws import MANY, words
 
 ONE_WAY = ("identity", "posterize", "solarize", "autocontrast", "equalize")

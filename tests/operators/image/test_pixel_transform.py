@@ -8,12 +8,12 @@ pytest.importorskip("numba")
 import cedar
 from cedar.core.columns import TensorType
 from cedar.operators.draws import Draws
-from cedar.operators.image.blur import GaussianBlur
-from cedar.operators.image.color import Grayscale
+from cedar.operators.image.color_jitter import ColorJitter
 from cedar.operators.image.distort import PhotometricDistort
-from cedar.operators.image.jitter import ColorJitter
+from cedar.operators.image.gaussian_blur import GaussianBlur
 from cedar.operators.image.layout import ImageType
 from cedar.operators.image.normalize import Normalize, ToFloat
+from cedar.operators.image.pixel_transform import Grayscale
 from cedar.operators.image.pixels import compile_pixels
 from cedar.operators.image.solarize import Autocontrast, Equalize, Posterize, Solarize
 

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("numba")
 
 from cedar.operators.draws import Draws
-from cedar.operators.image.blur import GaussianBlur, weights
+from cedar.operators.image.gaussian_blur import GaussianBlur, weights
 from cedar.operators.image.pixels_steps import BLUR
 from tests.operators.image.toy_draws import squares
 
