@@ -263,7 +263,7 @@ def recall(state: State, results: Mapping[str, PlanTrial], pace: Pace, start: Ma
     """Return the state with results of earlier runs, unless this run has measured or searched already.
 
     A plan that was better then is tried as soon as it is ready. A plan that was replaced or failed once, perhaps by
-    noise, is tried again if a search proposes it. If it failed twice, it counts as if it had failed in this run half
+    noise, is retried if a search proposes it. If it failed twice, it counts as if it had failed in this run half
     as early; if it failed three times, two thirds as early; and so on.
 
     Args:
