@@ -281,11 +281,10 @@ def recall(state: State, results: Mapping[str, PlanTrial], pace: Pace, start: Ma
 
 
 def at_end(state: State, seen: Observation) -> State:
-    """Return the state at the end of a run. If it ends during the trial of a faster plan, later runs try that again."""
-    if state.phase != "tries" or seen.plan != state.trial or state.pace is None:
-        return state
+    """Return the state of a run that ends during a trial. If the plan was faster, later runs try it again."""
+    assert state.pace is not None
     showed = Pace.of(seen).row
-    if showed >= state.pace.row:
+    if seen.plan != state.trial or showed >= state.pace.row:
         return state
     return replace(state, tried={**state.tried, state.trial: PlanTrial(showed, seen.now)})
 

@@ -455,8 +455,10 @@ class Plans:
         if self._finalizing():
             return
         if self._results is not None and not (self._broken or self._settled):
-            seen = self._observation(*self.metrics.time.so_far(time.perf_counter()))
-            self._results.save(at_end(self._state, seen), self._known, seen.now)
+            now, waited = self.metrics.time.so_far(time.perf_counter())
+            state = self._state
+            state = at_end(state, self._observation(now, waited)) if state.phase == "tries" else state
+            self._results.save(state, self._known, now)
         if self._calls is not None:
             self._calls.end()
             self._calls = None

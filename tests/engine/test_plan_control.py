@@ -211,6 +211,20 @@ def test_a_plan_that_was_better_is_tried_by_the_next_run_without_a_search(monkey
     assert searched == [True, False, True], "the second run knows the plan"
 
 
+def test_a_plan_whose_trial_the_end_of_a_run_cuts_off_is_tried_by_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [Driven(monkeypatch) for _ in range(2)]
+    for run in runs:
+        run.planner.limits = ("of runs that are cut off",)
+        run.planner.plans = (run.first, run.other("processes", workers=3))
+        run.plans._warming = Warm()  # type: ignore[assignment]
+        while run.plans.current.workers is None:
+            run.goes_on(0.1, 1000)
+        run.goes_on(0.5, 3000)
+        assert run.plans._state.phase == "tries"
+        run.plans.close()
+    assert [run.planner.asked > 0 for run in runs] == [True, False]
+
+
 def passes(*_: Any) -> None:
     """A check that finds no difference."""
 
