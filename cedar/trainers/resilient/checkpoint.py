@@ -20,6 +20,7 @@ from cedar.trainers.common.checkpoint import (
     torn,
     write_index,
 )  # fmt: skip
+from cedar.trainers.common.files import Damaged
 from cedar.trainers.common.tensors import Part, Reader, write_parts
 from cedar.trainers.resilient.control import protocol as keys
 from cedar.trainers.resilient.control.board import Board, Epoch
@@ -116,19 +117,33 @@ class Checkpoints:
         self.board.put(keys.SAVED_PART(kind, number, version, self.me), reported)
         if self.board.increment(keys.SAVED(kind, number, version)) == len(epoch.members):
             parts = [keys.SAVED_PART(kind, number, version, worker) for worker in epoch.members]
-            self._complete(path, temporary, about, parts)
+            self._complete(path, temporary, number, about, parts)
             self.board.delete(*parts, keys.SAVED(kind, number, version))
             self._on_complete(version)
 
-    def _complete(self, path: str, temporary: str, about: Mapping[str, Any], parts: list[Key[list[Any]]]) -> None:
+    def _complete(
+        self, path: str, temporary: str, number: int, about: Mapping[str, Any], parts: list[Key[list[Any]]]
+    ) -> None:
         reported = self.board.get_all(parts)
         assert reported is not None, "all have put what they wrote before they counted"
+        if self._is_complete(path):  # from another generation, with the same values; a worker may be loading it
+            shutil.rmtree(temporary, ignore_errors=True)
+            return
         write_index(temporary, about, [line for lines in reported for line in lines])
         rename_whole(temporary, path, self._max_folders)
         for name in os.listdir(self.folder):  # remove unfinished folders of generations that have ended
-            begun, part, _ = name.partition(".part-")
-            if part and NAME.fullmatch(begun) and begun <= os.path.basename(path):
+            begun, _, generation = name.partition(".part-")
+            unfinished = generation.isdecimal() and NAME.fullmatch(begun) and begun <= os.path.basename(path)
+            if unfinished and int(generation) <= number:
                 shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
+
+    def _is_complete(self, path: str) -> bool:
+        """Return whether a restore can use this checkpoint."""
+        try:
+            read_index(path)
+        except Damaged:
+            return False
+        return True
 
     def _on_complete(self, version: int) -> None:
         self.board.put(keys.PERSISTED(), version)  # other workers can now drop the logs of earlier steps

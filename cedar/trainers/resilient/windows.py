@@ -19,7 +19,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from cedar.core.errors import CedarError
-from cedar.trainers.common.checkpoint import checked_step_count, path_of, read_index, say_damaged, steps, torn
+from cedar.trainers.common.checkpoint import checked_step_count, path_of, read_index, say_damaged, step_of, steps, torn
 from cedar.trainers.common.files import Damaged
 from cedar.trainers.common.tensors import Part, Reader
 from cedar.trainers.common.windows import choose_window, plan_window
@@ -133,6 +133,9 @@ class SparseCheckpoints(Checkpoints):
     def _extra_state(self, state: State, epoch: Epoch) -> dict[str, Any]:
         start = state.version - state.version % self.window
         return {"window": [start, start + self.window - 1, epoch.line]}
+
+    def _is_complete(self, path: str) -> bool:
+        return any(start <= step_of(path) <= last for start, last in whole_windows(self.folder).items())
 
     def _on_complete(self, version: int) -> None:
         """If a window is complete, let workers drop older logs, and remove old windows. Keep the previous window,

@@ -277,6 +277,26 @@ def test_the_slots_of_a_window_may_be_of_several_generations(tmp_path: Path) -> 
     assert newest_window(str(tmp_path), 9) == path_of(str(tmp_path), 4)
 
 
+def test_a_slot_of_a_whole_window_is_not_replaced(tmp_path: Path) -> None:
+    """A worker that is restored may be loading it while others finish the same step in a later generation."""
+    saved(tmp_path, range(2))
+    before = {path: path.stat().st_ino for path in tmp_path.rglob("*")}
+    saved(tmp_path, range(1, 2), number=2)
+    saved(tmp_path, range(1, 2), number=3, line=3)
+    assert {path: path.stat().st_ino for path in tmp_path.rglob("*")} == before
+
+
+def test_a_late_slot_leaves_what_a_newer_generation_has_begun(tmp_path: Path) -> None:
+    mine, peers = engine(1), (Worker(1, 0), Worker(1, 1))
+    newer, older = (sparse(tmp_path, mine, 2) for _ in range(2))
+    for saver, version, number in ((newer, 0, 3), (newer, 0, 1)):
+        saver.begin_step(replace(mine.initial_state, version=version), Epoch(number, peers))
+        saver.wait()
+    older.begin_step(replace(mine.initial_state, version=1), Epoch(2, peers[:1]))
+    older.wait()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000000.part-3", "step-00000001"]
+
+
 def test_a_damaged_window_is_passed_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mine, board, peers = engine(1), Board(Values()), (Worker(1, 0),)
     saver = SparseCheckpoints(str(tmp_path), peers[0], mine.layout, board, engine=mine, window=2, stages=3, keep=2)
