@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
@@ -93,6 +94,7 @@ class Metrics:
     time: Timeline = field(default_factory=Timeline)
     tasks: int = 0
     stages: dict[tuple[int, ...], StageWork] = field(default_factory=dict)  # by (source or -1, *operators)
+    planning_ended: float = 0.0  # time.perf_counter() when planning last ended; infinity while it runs
     taken: Callable[[], None] | None = None  # called after a task's result was recorded
     carried: int = 0  # batches of the previous epoch that were delivered at the start of the next
     left_out: Counter[str] = field(default_factory=Counter)  # rows or batches that did not fill a step, by kind
@@ -183,7 +185,9 @@ class Metrics:
             done.wall, done.left, done.bytes = done.wall + timing.took, done.left + left, done.bytes + size
             self.time.add(timing, extra)
             self.tasks += 1
-            for operator, observation in timing.seen.items():
+            # Planning holds the GIL, so calls of this process that ran meanwhile took longer than they will.
+            disturbed = timing.began < self.planning_ended and timing.process == os.getpid()
+            for operator, observation in () if disturbed else timing.seen.items():
                 self.observe(operator, observation)
             self.fell_back += timing.fell_back
             if source is not None:
@@ -195,7 +199,8 @@ class Metrics:
                 if timing.read_columns:
                     read = _read_observation(timing, source)
                     self.row_bytes[source] = read.bytes_out / max(read.rows_out, 1)
-                    self.observe(source, read)
+                    if not disturbed:
+                        self.observe(source, read)
         if self.taken is not None:
             self.taken()
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -21,8 +22,8 @@ from cedar.profile import Machine, Profile
 from cedar.profile.figures import lock_share
 from cedar.tasks import clocks
 
+_NO_TIMES = (0.0, 0.0, 0.0)
 _GATHERS = (-1,)  # key of the stage that gathers batches and runs no operator
-_BUSY = 0.8  # if threads keep more than this fraction of the cores busy, the GIL is not the bottleneck
 
 
 class Counters(NamedTuple):
@@ -33,7 +34,8 @@ class Counters(NamedTuple):
         elapsed, waited: wall seconds, and the part of them during which the caller waited for a batch.
         own: CPU seconds of the loader's thread.
         work, around: CPU seconds of operators and reading, and of the overhead of tasks.
-        pool, crowded: seconds that task threads ran on a core, and seconds that they waited for a busy core.
+        pool, crowded, alone: seconds that task threads ran on a core, seconds that they waited for a busy core, and
+            wall seconds, of the time without planning.
     """
 
     entered: float = 0.0
@@ -44,6 +46,7 @@ class Counters(NamedTuple):
     around: float = 0.0
     pool: float = 0.0
     crowded: float = 0.0
+    alone: float = 0.0
 
     def minus(self, other: Counters) -> Counters:
         return Counters(*map(sub, self, other))
@@ -79,6 +82,8 @@ class RunMeasurements:
         self._stages = self._at_start  # work of all stages when measurement began
         self._tasks = 0  # finished tasks at that time
         self._running = 1  # maximum number of running tasks that began under an earlier plan of this epoch
+        self._before_planning: Sequence[float] | None = None  # times of threads before it, while it runs
+        self._left_out: Sequence[float] = _NO_TIMES  # times of threads during planning
         self.opening = 0.0  # seconds until the first task of the latest iteration finished
         self._started: float | None = None  # elapsed seconds at the iteration's start; None once a task has finished
 
@@ -168,15 +173,36 @@ class RunMeasurements:
 
     @property
     def seen(self) -> Counters:
-        """Totals since each worker finished its first task of the plan, except the thread times ``pool, crowded``."""
+        """Totals since each worker finished its first task of the plan, except ``pool, crowded, alone``."""
         begun = self._begun  # read once, because the run may end its epoch while the planner thread is here
         return self._kept if begun is None else Counters(*map(add, self._now().minus(begun), self._kept))
 
     def _now(self, of_threads: bool = False) -> Counters:
-        m, clock, runner, pool = self._metrics, self._metrics.time, self._runner, (0.0, 0.0)
-        if of_threads and runner is not None and (runner.owned or not runner.local):
-            pool = clocks.spent_by(runner._here.threads())
-        return Counters(m.rows_entered, *clock.so_far(time.perf_counter()), clock.own, *clock.task_cpu(), *pool)
+        m, clock, threads = self._metrics, self._metrics.time, self._of_threads() if of_threads else _NO_TIMES
+        return Counters(m.rows_entered, *clock.so_far(time.perf_counter()), clock.own, *clock.task_cpu(), *threads)
+
+    def _of_threads(self) -> Sequence[float]:
+        """Return ``pool, crowded, alone`` so far."""
+        before = self._before_planning
+        return tuple(map(sub, self._all_of_threads(), self._left_out)) if before is None else before
+
+    def _all_of_threads(self) -> Sequence[float]:
+        runner = self._runner
+        if runner is None or not (runner.owned or not runner.local):
+            return _NO_TIMES
+        return *clocks.spent_by(runner._here.threads()), time.perf_counter()
+
+    @contextmanager
+    def during_planning(self) -> Iterator[None]:
+        """Do not measure threads and calls meanwhile: planning holds the GIL, so they take longer than they will."""
+        before = self._before_planning = self._of_threads()
+        self._metrics.planning_ended = math.inf
+        try:
+            yield
+        finally:
+            self._left_out = tuple(map(sub, self._all_of_threads(), before))
+            self._before_planning = None
+            self._metrics.planning_ended = time.perf_counter()
 
     @property
     def crowded(self) -> float:
@@ -243,7 +269,7 @@ class RunMeasurements:
             measured = replace(measured, own=own, around=seen.around / seen.entered)
         if not local or self.executor != "threads":
             return measured
-        busy = (seen.pool + seen.crowded) / seen.elapsed if seen.elapsed > 0 else 0.0
+        busy = (seen.pool + seen.crowded) / seen.alone if seen.alone > 0 else 0.0
         return with_gil(measured, self._binding.nodes, self._metrics.time, busy, self.workers)
 
 
@@ -268,8 +294,8 @@ def _since(
 def with_gil(profile: Profile, nodes: Sequence[Node], time: Timeline, busy: float, workers: int) -> Profile:
     """Add to a profile the fraction of time during which each operator holds the GIL.
 
-    Operators that run Python for every row are assumed to hold it all the time. If threads keep most cores busy, the
-    fraction is lower. Idle cores are no evidence for the GIL, since imports or storage may cause them.
+    Operators that run Python for every row are assumed to hold it all the time, unless threads keep more than one core
+    busy.
 
     Args:
         nodes: the nodes of the pipeline as written.
@@ -279,7 +305,6 @@ def with_gil(profile: Profile, nodes: Sequence[Node], time: Timeline, busy: floa
     work = {i: time.seconds(i) for i in profile.operators}
     taken = {i: float(nodes[i].operator.effects().per_row) for i in work}
     share = sum(taken[i] * work[i] for i in work) / (sum(work.values()) or 1.0)
-    reported = workers > 1 and busy > _BUSY * min(workers, cores)
-    less = min(lock_share(busy, max(2, min(workers, cores))) / share, 1.0) if reported and share else 1.0
-    operators = {i: replace(f, gil=taken[i] * less) for i, f in profile.operators.items()}
+    most = min(lock_share(busy, max(2, min(workers, cores))) / share, 1.0) if workers > 1 and share else 1.0
+    operators = {i: replace(f, gil=taken[i] * most) for i, f in profile.operators.items()}
     return replace(profile, operators=operators)

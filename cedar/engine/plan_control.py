@@ -326,7 +326,8 @@ class Plans:
     def _run_job(self, job: Callable[[Calls], None], calls: Calls) -> None:
         began = time.thread_time()
         try:
-            job(calls)
+            with self.figures.during_planning():
+                job(calls)
         except RunOver:
             self._jobs.appendleft(job)  # retry it in the next epoch
         except Exception:  # noqa: BLE001 - a planning error must not stop the run

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import os
+
 import pytest
 
 import cedar
 from cedar.core.block import Observation
 from cedar.engine.metrics import Metrics
+from cedar.tasks.chain import Timing
 
 
 def test_newer_figures_count_as_soon_as_there_are_enough() -> None:
@@ -22,6 +26,23 @@ def test_newer_figures_count_as_soon_as_there_are_enough() -> None:
     assert metrics.seen[0].figures("f").cpu == pytest.approx(1e-3)
     calls(1, 5e-3)
     assert metrics.seen[0].figures("f").cpu == pytest.approx(5e-3)
+
+
+def test_calls_that_ran_beside_planning_do_not_count() -> None:
+    metrics = Metrics(labels={1: "map"})
+
+    def task(began: float, process: int) -> int:
+        timing = Timing(began=began, process=process, seen={1: Observation(10, 10, 0, 0, 1.0, 0.1)})
+        metrics.add(timing, operators=(1,))
+        return metrics.seen[1].calls
+
+    assert task(1.0, os.getpid()) == 1
+    metrics.planning_ended = math.inf
+    assert task(2.0, os.getpid()) == 1
+    assert task(2.0, 1) == 2, "other processes have a GIL of their own"
+    metrics.planning_ended = 3.0
+    assert task(2.5, os.getpid()) == 2
+    assert task(3.5, os.getpid()) == 3
 
 
 def test_a_task_gets_rows_for_its_time_and_size_once_all_its_operators_are_measured() -> None:

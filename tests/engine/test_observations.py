@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -56,24 +57,32 @@ def test_what_is_around_operators_is_what_tasks_did_beside_them(monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("cores", "gil"),
+    ("cores", "planned", "gil"),
     [
-        (1.0, 1.0),
-        (1.4, 1.0),  # they may idle for an import, or a slow start
-        (1.9, pytest.approx(0.1, abs=0.15)),  # any code that is that busy waits for no other worker
+        (1.0, 0.0, 1.0),
+        (0.7, 0.0, 1.0),  # they may idle for an import, or a slow start
+        (1.4, 0.0, pytest.approx(0.65, abs=0.05)),
+        (1.9, 0.0, pytest.approx(0.1, abs=0.15)),  # any code that is that busy waits for no other worker
+        (1.9, 3.0, pytest.approx(0.1, abs=0.15)),  # while plans were searched, the threads waited for the GIL
     ],
 )
-def test_idle_cores_do_not_say_who_holds_the_gil(monkeypatch: pytest.MonkeyPatch, cores: float, gil: Any) -> None:
+def test_how_many_cores_threads_keep_busy_bounds_how_long_the_gil_is_held(
+    monkeypatch: pytest.MonkeyPatch, cores: float, planned: float, gil: Any
+) -> None:
     monkeypatch.setattr(run_figures, "machine", lambda measure: Machine(2, 1 << 34))
     metrics = Metrics(labels={1: "map"})
     metrics.time.add(TaskTime([(("operator", (1,)), 1.0, 0.0)]))
-    figures, runner, ran = RunMeasurements(_binding(), metrics), Runner("threads", 2), [0.0]
+    figures, runner, ran, clock = RunMeasurements(_binding(), metrics), Runner("threads", 2), [0.0], [0.0]
     monkeypatch.setattr(clocks, "spent_by", lambda _: (ran[0], 0.0))
+    monkeypatch.setattr(run_figures, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
     figures.start(runner)
     finish(metrics, figures, 0, tasks=2)
-    metrics.time.elapsed, metrics.rows_read, ran[0] = 1.0, 100, cores
-    metrics.time.own = 1.0  # the loader's thread holds the GIL itself, so it is no evidence
-    metrics.observe(1, Observation(100, 100, 0, 0, 0.01, 0.01))
+    clock[0], metrics.time.elapsed, metrics.rows_read, ran[0] = 1.0, 1.0, 100, cores
+    with figures.during_planning():
+        clock[0], ran[0] = 1.0 + planned, cores + planned / 9
+        metrics.time.own = 1.0  # the loader's thread holds the GIL itself, so it is no evidence
+        metrics.observe(1, Observation(100, 100, 0, 0, 0.01, 0.01))
+        assert figures.profile(local=True).operators[1].gil == gil
     assert figures.profile(local=True).operators[1].gil == gil
     assert figures.profile(local=False).operators[1].gil is None, "processes share no GIL"
     runner.close()
