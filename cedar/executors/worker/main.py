@@ -30,6 +30,7 @@ from cedar.tasks.code import UnknownCode
 
 # While a worker waits for its first task, it imports libraries that tasks often need: (seconds to wait first, module).
 _LIKELY_IMPORTS = ((0.1, "pyarrow.compute"), (0.0, "pyarrow.parquet"), (0.0, "polars"))
+_MALLOC = ((-3, 32 << 20), (-1, 64 << 20))  # M_MMAP_THRESHOLD, its largest value, and M_TRIM_THRESHOLD
 _CHECK_SECONDS = 1.0  # seconds between checks that the parent is alive
 
 
@@ -143,6 +144,7 @@ def main(end: int, parent: int, level: int) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends this worker
     die_with_parent_thread()
+    _keep_freed_memory()
     os.set_inheritable(end, False)  # a subprocess of a user function must not keep the wire open
     wire, worker_pid = Wire(socket.socket(fileno=end)), os.getpid()
     tasks: queue.SimpleQueue[list[Any]] = queue.SimpleQueue()
@@ -175,6 +177,17 @@ def die_with_parent_thread() -> None:
         import ctypes
 
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def _keep_freed_memory() -> None:
+    """Let glibc keep freed memory for the next array. Otherwise the system has to clear each page of a large array."""
+    if sys.platform == "linux":
+        import ctypes
+
+        with suppress(AttributeError):  # another C library
+            mallopt = ctypes.CDLL(None).mallopt
+            for parameter, size in _MALLOC:
+                mallopt(parameter, size)
 
 
 def _receive_tasks(wire: Wire, tasks: queue.SimpleQueue[list[Any]], parent: int) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 import pickle
+import resource
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 import cedar
+from cedar.executors import processes
 from cedar.executors.worker.main import TaskFailed, _WireLogHandler
 from cedar.executors.worker.wire import Wire, decode, encode
 
@@ -41,6 +44,25 @@ def test_other_errors_travel_as_they_are():
     assert isinstance(error, KeyError)
     assert error.args == ("x",)
     assert pickle.loads(pickle.dumps(TaskFailed(cedar.RowError("bad")))).error.what == "bad"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc")
+def test_a_worker_uses_freed_memory_again_for_large_arrays():
+    lease = processes.Lease(1)
+    try:
+        assert lease.submit(faults_of_tasks, 50).result() < 20 * _ROWS * (_BYTES // resource.getpagesize())
+    finally:
+        lease.shutdown()
+
+
+_ROWS, _BYTES = 8, 600_000
+
+
+def faults_of_tasks(number: int) -> int:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(number):
+        np.stack([np.ones(_BYTES, np.uint8) for _ in range(_ROWS)])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 
 @pytest.fixture
