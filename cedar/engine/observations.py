@@ -84,6 +84,7 @@ class RunMeasurements:
         self._running = 1  # maximum number of running tasks that began under an earlier plan of this epoch
         self._before_planning: Sequence[float] | None = None  # times of threads before it, while it runs
         self._left_out: Sequence[float] = _NO_TIMES  # times of threads during planning
+        self.planned = 0.0  # CPU seconds of planning
         self.opening = 0.0  # seconds until the first task of the latest iteration finished
         self._started: float | None = None  # elapsed seconds at the iteration's start; None once a task has finished
 
@@ -195,11 +196,13 @@ class RunMeasurements:
     @contextmanager
     def during_planning(self) -> Iterator[None]:
         """Do not measure threads and calls meanwhile: planning holds the GIL, so they take longer than they will."""
-        before = self._before_planning = self._of_threads()
+        began, before = time.thread_time(), self._of_threads()
+        self._before_planning = before
         self._metrics.planning_ended = math.inf
         try:
             yield
         finally:
+            self.planned += time.thread_time() - began
             self._left_out = tuple(map(sub, self._all_of_threads(), before))
             self._before_planning = None
             self._metrics.planning_ended = time.perf_counter()
@@ -294,8 +297,8 @@ def _since(
 def with_gil(profile: Profile, nodes: Sequence[Node], time: Timeline, busy: float, workers: int) -> Profile:
     """Add to a profile the fraction of time during which each operator holds the GIL.
 
-    Operators that run Python for every row are assumed to hold it all the time, unless threads keep more than one core
-    busy.
+    Operators that run Python for every row are assumed to hold it all the time, or for the largest share with which
+    threads can keep that many cores busy.
 
     Args:
         nodes: the nodes of the pipeline as written.

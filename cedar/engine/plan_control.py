@@ -105,7 +105,6 @@ class Plans:
         self._jobs: deque[Callable[[Calls], None]] = deque([] if planner is None else [self._load_results])
         self._thread: threading.Thread | None = None
         self._renewed = 0  # number of finished tasks when measurements were last marked as old
-        self._planning_seconds = 0.0  # CPU seconds spent on searches for plans and checks of plans
         self._candidates: tuple[Candidate, ...] | None = None
         self._results: ResultsStore | None = None  # of earlier runs; None until they are loaded
         self._earlier: PlanResults | None = None  # these results, until the controller receives them
@@ -272,7 +271,7 @@ class Plans:
         return Observation(
             now, self._key, self._since, figures.finished - self._rows_before, waited - self._waited_before,
             progress.rows, seen.elapsed, seen.waited, progress.tasks, figures.workers, figures.rest(),
-            self._measured_enough(), self._planning_seconds, self._candidates, ready, unfit, figures.opening,
+            self._measured_enough(), figures.planned, self._candidates, ready, unfit, figures.opening,
         )  # fmt: skip
 
     def _measured_enough(self) -> bool:
@@ -324,7 +323,6 @@ class Plans:
         self._thread = start_background_thread(self._run_job, self._jobs.popleft(), self._calls)
 
     def _run_job(self, job: Callable[[Calls], None], calls: Calls) -> None:
-        began = time.thread_time()
         try:
             with self.figures.during_planning():
                 job(calls)
@@ -332,8 +330,6 @@ class Plans:
             self._jobs.appendleft(job)  # retry it in the next epoch
         except Exception:  # noqa: BLE001 - a planning error must not stop the run
             self._give_up()
-        finally:
-            self._planning_seconds += time.thread_time() - began
 
     def _give_up(self) -> None:
         self._broken = True
@@ -457,9 +453,8 @@ class Plans:
             return
         if self._results is not None and not (self._broken or self._settled):
             now, waited = self.metrics.time.so_far(time.perf_counter())
-            state = self._state
-            state = at_end(state, self._observation(now, waited)) if state.phase == "tries" else state
-            self._results.save(state, self._known, now)
+            tries, state = self._state.phase == "tries", self._state
+            self._results.save(at_end(state, self._observation(now, waited)) if tries else state, self._known, now)
         if self._calls is not None:
             self._calls.end()
             self._calls = None

@@ -74,7 +74,8 @@ def test_how_many_cores_threads_keep_busy_bounds_how_long_the_gil_is_held(
     metrics.time.add(TaskTime([(("operator", (1,)), 1.0, 0.0)]))
     figures, runner, ran, clock = RunMeasurements(_binding(), metrics), Runner("threads", 2), [0.0], [0.0]
     monkeypatch.setattr(clocks, "spent_by", lambda _: (ran[0], 0.0))
-    monkeypatch.setattr(run_figures, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    clock_time = SimpleNamespace(perf_counter=lambda: clock[0], thread_time=lambda: clock[0])
+    monkeypatch.setattr(run_figures, "time", clock_time)
     figures.start(runner)
     finish(metrics, figures, 0, tasks=2)
     clock[0], metrics.time.elapsed, metrics.rows_read, ran[0] = 1.0, 1.0, 100, cores
@@ -84,6 +85,7 @@ def test_how_many_cores_threads_keep_busy_bounds_how_long_the_gil_is_held(
         metrics.observe(1, Observation(100, 100, 0, 0, 0.01, 0.01))
         assert figures.profile(local=True).operators[1].gil == gil
     assert figures.profile(local=True).operators[1].gil == gil
+    assert figures.planned == planned
     assert figures.profile(local=False).operators[1].gil is None, "processes share no GIL"
     runner.close()
 

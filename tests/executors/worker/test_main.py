@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import platform
 import resource
 import socket
 import subprocess
@@ -46,7 +47,7 @@ def test_other_errors_travel_as_they_are():
     assert pickle.loads(pickle.dumps(TaskFailed(cedar.RowError("bad")))).error.what == "bad"
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no such settings")
 def test_a_worker_uses_freed_memory_again_for_large_arrays():
     lease = processes.Lease(1)
     try:
