@@ -100,16 +100,19 @@ class Call:
         """Call the function again if it drew from a global random generator; warn if the results differ."""
         assert env.unsteady is not None
         env.unsteady[self.blame.index] = ""
-        few, seeds = [column[: determinism.ROWS] for column in columns], None
         if not drew or is_async(self.fn):
             return
-        if hashes is not None:
-            seeds = hashes[: determinism.ROWS]
+        twice = replace(self, twice=True)
         with determinism.preserve_generators():
-            again, _ = replace(self, twice=True).run(env, few, len(few[0]), seeds)
-        if any(again):
-            env.unsteady[self.blame.index] = text = determinism.TEXT.format(self.blame.label)
-            warn_user(text, self.blame.site)
+            for row in range(min(len(columns[0]), determinism.ROWS)):
+                one = slice(row, row + 1)
+                again, _ = twice.run(
+                    env, [column[one] for column in columns], 1, None if hashes is None else hashes[one]
+                )
+                if any(again):
+                    env.unsteady[self.blame.index] = text = determinism.TEXT.format(self.blame.label)
+                    warn_user(text, self.blame.site)
+                    return
 
     def _run(
         self,

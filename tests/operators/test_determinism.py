@@ -87,6 +87,7 @@ DRAWS: list[Callable[[cedar.Pipeline], cedar.Pipeline]] = [
     lambda p: p.batch(8).map(lambda batch: {**batch, "y": rand(len(batch["x"]))}),
     lambda p: p.batch(8).map(lambda x: x + rand(len(x)), "x"),
     lambda p: p.map(lambda x, rng: x + rng.random() + random.random(), "x", random=True),
+    lambda p: p.map(lambda x: x + random.random() * (x > 20), "x"),  # most rows show nothing
 ]
 
 
