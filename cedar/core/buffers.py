@@ -12,7 +12,7 @@ import mmap
 import threading
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 _SMALL = 1 << 20  # bytes; the allocator itself reuses smaller arrays
+MIN_SHARED_BYTES = 1 << 16  # smaller arrays are sent to other processes through a socket
 _MAX_IDLE_BYTES = 192 << 20  # maximum idle bytes; above this, the size unused for longest is released
 _TRIM_INTERVAL_BYTES = 1 << 30  # bytes requested between two trims (see ``_trim``)
 
@@ -111,6 +112,16 @@ class _IdleMemory:
 
 
 _idle_memory = _IdleMemory()
+_reserve: Callable[[int], memoryview | None] | None = None
+
+
+def share(reserve: Callable[[int], memoryview | None] | None) -> None:
+    """Create large arrays in memory that ``reserve`` returns for a size in bytes, unless it returns None.
+
+    A worker process shares this memory with its parent, so that sending the arrays copies nothing.
+    """
+    global _reserve  # noqa: PLW0603 - one allocator per process
+    _reserve = reserve
 
 
 def release_idle() -> int:
@@ -148,6 +159,10 @@ def empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     kind = np.dtype(dtype)
     count = math.prod(shape)
     size = count * kind.itemsize
+    if _reserve is not None and size >= MIN_SHARED_BYTES and not kind.hasobject:
+        shared = _reserve(size)
+        if shared is not None:
+            return np.frombuffer(shared, kind, count).reshape(shape)
     if size < _SMALL or kind.hasobject:
         return np.empty(shape, kind)
     memory = _idle_memory.take(_rounded(size))

@@ -243,7 +243,7 @@ class Runner:
         ahead = self.executor.ahead or self._ahead
         if self.bound is not None:
             return self.bound.ahead(ahead, size)
-        if not self.local or ahead * size <= _AHEAD_BYTES:
+        if ahead * size <= _AHEAD_BYTES:
             return ahead
         return min(ahead, max(2 * self.cores, _AHEAD_BYTES // size))
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from cedar.core import buffers
 from cedar.core.block import Block
 from cedar.core.buffers import BatchPlace
 from cedar.core.columns import OBJECT, UNKNOWN, Column, TensorType
@@ -200,11 +201,15 @@ class MapRows(CallKernel):
         return block.only_columns(columns) if self.outputs.form == "dict" else block.with_columns(columns)
 
     def _written(self, place: BatchPlace | None, rows: int) -> RowWriter | None:
-        """Return a writer into the batch's memory if the function returns one array per row; otherwise None."""
-        if place is None or self.outputs.form != "value":
+        """Return a writer into the column's memory if the function returns one large array per row; otherwise None."""
+        if self.outputs.form != "value" or (place is None and self.row_bytes < _MIN_WRITTEN_BYTES):
             return None
         ((name, kind),) = self.outputs.types.items()
-        out = place.array(name, rows, kind.shape, kind.dtype) if isinstance(kind, TensorType) else None
+        if not isinstance(kind, TensorType):
+            return None
+        if place is None:
+            return RowWriter(name, buffers.empty((rows, *kind.shape), kind.dtype))
+        out = place.array(name, rows, kind.shape, kind.dtype)
         return None if out is None else RowWriter(name, out)
 
     def _columns(
@@ -218,7 +223,8 @@ class MapRows(CallKernel):
         return self.outputs.columns(without(rows, failures) if failures else rows)
 
 
-WRITTEN = object()  # a placeholder for the result of a row whose array was written into the batch's memory
+WRITTEN = object()  # a placeholder for the result of a row whose array was written into the column's memory
+_MIN_WRITTEN_BYTES = 1 << 14  # smaller arrays are copied together, which takes fewer calls
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,24 @@ def test_whole_rows():
     assert values(run(Map(lambda row: {"n": len(row)}), rows), "n") == [0, 0, 0]
 
 
+class Reuses:
+    """Returns the same array each time, as functions that fill a buffer do."""
+
+    def __init__(self):
+        self.buffer = np.zeros((64, 64))
+
+    def __call__(self, x):
+        if x == 2:
+            return self.buffer.astype("float32")
+        self.buffer[:] = x
+        return self.buffer
+
+
+def test_large_arrays_are_copied_one_by_one():
+    found = values(run(Map(Reuses, ("x",), "y"), XS), "y")
+    assert [np.unique(y).tolist() for y in found] == [[1], [1], [3]]
+
+
 def test_effects():
     assert Map(abs, ("x",)).effects().writes == frozenset("x")
     wall = Map(dict).effects()

@@ -1,7 +1,8 @@
 """Arena: memory shared by two processes. One process writes buffers to it, and the other reads them without a copy.
 
 The reader creates the arena, maps it, and sends its file descriptor once. The writer allocates space for each buffer,
-and the reader's next message lists the buffers that it released. The file has no name, so it ends with the processes.
+and the reader's next message lists the buffers that it released. The writer may also create arrays in the arena, so
+that sending them copies nothing. The file has no name, so it ends with the processes.
 """
 
 from __future__ import annotations
@@ -113,13 +114,48 @@ class Outbox:
         self._written_bytes = 0  # memory is allocated for the bytes below this offset
         self._recent_peak = 0  # highest offset written since the last check for unused memory
         self._puts = 0
+        self._memory: mmap.mmap | None = None
+        self._address = 0  # of the mapped memory
+        self._reserved: dict[int, bool] = {}  # start of each range with a live array: whether the reader uses it, too
+        self._dropped: deque[int] = deque()  # starts of ranges whose arrays were garbage-collected
+        self._forked: set[int] = set()  # starts of ranges that a forked child may still read
+        _outboxes.add(self)
+
+    def reserve(self, size: int) -> memoryview | None:
+        """Return memory for an array of ``size`` bytes that ``put`` need not copy; None if there is none."""
+        self._free_dropped()
+        start = self._ranges.take(size)
+        if start is None:
+            return None
+        try:
+            if start + size > self._written_bytes:  # without this, writing to the memory of a full system would crash
+                os.posix_fallocate(self._file, start, size)
+            if self._memory is None:
+                self._memory = mmap.mmap(self._file, self._ranges.capacity)
+                self._address = _address(memoryview(self._memory))
+        except (OSError, ValueError):
+            self._ranges.free(start)
+            return None
+        self._written_bytes = max(self._written_bytes, start + size)
+        self._recent_peak = max(self._recent_peak, start + size)
+        whole = np.frombuffer(self._memory, dtype=np.uint8, count=size, offset=start)
+        self._reserved[start] = False
+        weakref.finalize(whole, self._dropped.append, start).atexit = False
+        return whole.data
 
     def put(self, buffer: memoryview) -> int | None:
         """Copy the buffer into the arena and return its offset, which the reader needs; None if no free range fits.
 
+        An array that ``reserve`` provided memory for is not copied, unless the reader still uses it.
+
         Raises:
             OSError: the file system is full. From then on, the arena uses only memory that it already has.
         """
+        self._free_dropped()
+        if self._reserved and self._reserved.get(there := _address(buffer) - self._address) is False:
+            self._reserved[there] = True
+            self._trim(there + buffer.nbytes)
+            return there
         start = self._ranges.take(buffer.nbytes)
         if start is None:
             return None
@@ -139,7 +175,21 @@ class Outbox:
     def free(self, starts: Iterable[int]) -> None:
         """Free the buffers at these offsets, which the reader has released."""
         for start in starts:
-            self._ranges.free(start)
+            if start in self._reserved:
+                self._reserved[start] = False
+            elif start not in self._forked:
+                self._ranges.free(start)
+
+    def _free_dropped(self) -> None:
+        """Free the ranges whose arrays were garbage-collected, unless the reader uses them."""
+        while self._dropped:
+            start = self._dropped.popleft()
+            if not self._reserved.pop(start) and start not in self._forked:
+                self._ranges.free(start)
+
+    def keep_for_child(self) -> None:
+        """Before a fork, keep the ranges of live arrays until this process ends."""
+        self._forked |= set(self._reserved)
 
     def _trim(self, reached: int) -> None:
         """Every ``_PUTS_BETWEEN_TRIMS`` buffers, return memory above the recent peak to the system."""
@@ -215,6 +265,11 @@ class Inbox:
         self.close()
 
 
+def _address(buffer: memoryview) -> int:
+    found: int = np.frombuffer(buffer, dtype=np.uint8).__array_interface__["data"][0]
+    return found
+
+
 def _open_unnamed_file() -> int:
     """Return the descriptor of a new unnamed file in memory."""
     try:
@@ -226,8 +281,10 @@ def _open_unnamed_file() -> int:
 # ---- forks -----------------------------------------------------------------------------------------------------------
 # A forked child shares the arena's memory, so the writer must not overwrite buffers that the child may still read.
 # An arena in use at a fork is retired: it no longer reports released buffers, and the reader creates another arena.
+# In the same way, the writer never reuses the memory of arrays that were alive at a fork.
 
 _inboxes: weakref.WeakSet[Inbox] = weakref.WeakSet()
+_outboxes: weakref.WeakSet[Outbox] = weakref.WeakSet()
 fork_lock = threading.Lock()  # while this lock is held, the process cannot fork
 
 
@@ -235,6 +292,8 @@ def _before_fork() -> None:
     fork_lock.acquire()
     for inbox in _inboxes:
         inbox.retired = inbox.retired or inbox.read
+    for outbox in _outboxes:
+        outbox.keep_for_child()
 
 
 def _after_fork(*_: Any) -> None:

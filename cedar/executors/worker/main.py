@@ -22,6 +22,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from cedar.core import buffers
 from cedar.core.errors import CedarError, WorkerError, portable
 from cedar.core.packages import loaded
 from cedar.executors.worker.wire import Wire, decode, encode
@@ -154,6 +155,7 @@ def main(end: int, parent: int, level: int) -> None:
     logging.root.addHandler(handler)
     os.register_at_fork(after_in_child=partial(_detach_child, wire, handler))
     pa.set_cpu_count(1)
+    buffers.share(wire.reserve)
     wire.send(encode(Ready()))
     task = _first_task(tasks)
     while True:
@@ -168,6 +170,7 @@ def main(end: int, parent: int, level: int) -> None:
 def _detach_child(wire: Wire, handler: logging.Handler) -> None:
     """In a child that a user function forked, close the wire, whose copy would hide the worker's death."""
     logging.root.removeHandler(handler)
+    buffers.share(None)
     wire.close()
 
 

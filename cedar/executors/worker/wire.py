@@ -18,6 +18,7 @@ import cloudpickle
 import pyarrow as pa
 
 from cedar.core.block import Block
+from cedar.core.buffers import MIN_SHARED_BYTES
 from cedar.core.cursor import Keys
 from cedar.executors.worker.arena import Inbox, Outbox, warn
 
@@ -26,7 +27,6 @@ _PACKAGES_BY_NAME = frozenset(("cedar", "numpy", "pyarrow"))  # packages whose c
 _MAX_UNUSED_BYTES = 1 << 12  # an Arrow slice whose buffers have more unused bytes is copied before it is pickled
 _SOCKET_BUFFER_BYTES = 1 << 20  # size of the socket's send and receive buffers
 _MAX_BUFFERS_PER_CALL = 512  # maximum number of buffers per system call, below every system's limit
-_MIN_SHARED_BYTES = 1 << 16  # smaller buffers are sent through the socket
 _INLINE = -1  # in place of an offset: the buffer is sent through the socket
 _CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 # The fields are: bytes of the pickle, number of buffers, number of freed offsets, number of the arena that the sender
@@ -127,6 +127,12 @@ class Wire:
         if error is not None:
             warn(error)
 
+    def reserve(self, size: int) -> memoryview | None:
+        """Return shared memory for an array, so that sending it copies nothing; None if there is none or it is full."""
+        with self._sending:
+            self._apply_updates()
+            return None if self._outbox is None else self._outbox.reserve(size)
+
     @property
     def sending(self) -> bool:
         """Whether this thread is inside ``send``, where a finalizer may run, which must not start another message."""
@@ -155,7 +161,7 @@ class Wire:
 
     def _put_in_arena(self, part: memoryview) -> int:
         """Write a large part to the arena and return its offset. Return ``_INLINE`` if the socket must send it."""
-        if self._outbox is None or part.nbytes < _MIN_SHARED_BYTES:
+        if self._outbox is None or part.nbytes < MIN_SHARED_BYTES:
             return _INLINE
         try:
             place = self._outbox.put(part)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import resource
@@ -10,8 +11,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cedar.executors.worker import arena
@@ -101,6 +103,78 @@ def test_a_full_arena_takes_no_more_until_something_is_free(ends: tuple[Inbox, O
     assert [outbox.put(half) for _ in range(3)] == [0, 1 << 19, None]
     outbox.free([0])
     assert outbox.put(half) == 0
+
+
+def reserved(outbox: Outbox, size: int, value: int) -> npt.NDArray[np.uint8]:
+    memory = outbox.reserve(size)
+    assert memory is not None
+    array = np.frombuffer(memory, dtype=np.uint8)
+    array[:] = value
+    return array
+
+
+def test_arrays_in_the_arena_are_sent_without_a_copy(ends: tuple[Inbox, Outbox]) -> None:
+    inbox, outbox = ends
+    array = reserved(outbox, 1000, 1)
+    place = outbox.put(array.data)
+    view = np.frombuffer(inbox.view(place or 0, 1000), dtype=np.uint8)
+    array[:] = 2
+    assert (view == 2).all(), "the same memory"
+    again = outbox.put(array.data)
+    assert again != place, "the reader uses it"
+    del array, view
+    outbox.free([*describe(inbox), again or 0])
+    assert outbox.put(numbers(1 << 20, 3)) == 0, "all of it is free"
+    assert outbox.reserve(1) is None
+
+
+def test_a_full_file_system_provides_no_memory_for_arrays(
+    ends: tuple[Inbox, Outbox], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, outbox = ends
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    assert outbox.reserve(100) is None
+    monkeypatch.undo()
+    assert (reserved(outbox, 1 << 20, 1) == 1).all(), "nothing stayed reserved"
+
+
+STEPS = st.sampled_from(["reserve", "put", "part", "drop", "release", "fork"])
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(STEPS, st.integers(0, 99)), max_size=80))
+def test_memory_in_use_is_never_written_again(steps: list[tuple[str, int]]) -> None:
+    inbox = Inbox(1, 1 << 16)
+    outbox = Outbox(1, os.dup(inbox.file), inbox.capacity)
+    first = reserved(outbox, 64, 255)
+    arrays: list[tuple[npt.NDArray[np.uint8], int]] = [(first, 255)]
+    views: list[tuple[npt.NDArray[np.uint8], int]] = []
+    of_child: list[tuple[int, int, int]] = []  # offset, size and value of arrays that were alive at a fork
+    for count, (step, number) in enumerate(steps):
+        if step == "reserve" and (memory := outbox.reserve(100 * number + 1)) is not None:
+            arrays.append((np.frombuffer(memory, dtype=np.uint8), count))
+            arrays[-1][0][:] = count
+        elif step in ("put", "part"):
+            array, value = arrays[number % len(arrays)]
+            part = array[len(array) // 3 :] if step == "part" else array
+            if (place := outbox.put(part.data)) is not None:
+                views.append((np.frombuffer(inbox.view(place, len(part)), dtype=np.uint8), value))
+            del array, part
+        elif step == "drop" and len(arrays) > 1:
+            arrays.pop(1 + number % (len(arrays) - 1))
+        elif step == "release" and views:
+            views.pop(number % len(views))
+            outbox.free(describe(inbox))
+        elif step == "fork":
+            outbox.keep_for_child()
+            of_child += [(a.ctypes.data - first.ctypes.data, len(a), v) for a, v in arrays]
+        assert all((held == value).all() for held, value in (*arrays, *views))
+        assert all(os.pread(inbox.file, size, start) == bytes([value]) * size for start, size, value in of_child)
+    outbox.close()
 
 
 def test_memory_outlives_both_ends() -> None:

@@ -9,15 +9,19 @@ import resource
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
 import cedar
+from cedar.core.columns import copied
 from cedar.executors import processes
 from cedar.executors.worker.main import TaskFailed, _WireLogHandler
 from cedar.executors.worker.wire import Wire, decode, encode
+from tests.waiting import eventually
 
 UNDER_TBLIB = """
 import pickle, threading, cedar
@@ -64,6 +68,23 @@ def faults_of_tasks(number: int) -> int:
     for _ in range(number):
         np.stack([np.ones(_BYTES, np.uint8) for _ in range(_ROWS)])
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems use pipes")
+def test_a_worker_sends_large_columns_without_a_copy():
+    lease = processes.Lease(1)
+    try:
+        column = lease.submit(column_that_changes_later).result()
+        assert column.shape == (_ROWS, _BYTES)
+        assert eventually(lambda: (column == 2).all()), "the worker's memory"
+    finally:
+        lease.shutdown()
+
+
+def column_that_changes_later() -> Any:
+    column = copied(np.ones((_ROWS, _BYTES), np.uint8))
+    threading.Timer(0.2, column.fill, [2]).start()
+    return column
 
 
 @pytest.fixture
