@@ -101,11 +101,13 @@ class PlanTrial:
         seconds: seconds per row.
         at: the time of the result.
         failed: number of failed trials of the plan.
+        earlier: True if an earlier run measured it, perhaps with other data.
     """
 
     seconds: float
     at: float
     failed: int = 0
+    earlier: bool = False
 
 
 @dataclass(frozen=True)
@@ -264,7 +266,8 @@ def recall(state: State, results: Mapping[str, PlanTrial], pace: Pace, start: Ma
 
     A plan that was better then is tried as soon as it is ready. A plan that was replaced or failed once, perhaps by
     noise, is retried if a search proposes it. If it failed twice, it counts as if it had failed in this run half
-    as early; if it failed three times, two thirds as early; and so on.
+    as early; if it failed three times, two thirds as early; and so on. All results are dropped if the current plan's
+    speed turns out to be another than in those runs.
 
     Args:
         results: by key of a plan, its result, with the current plan's.
@@ -276,7 +279,9 @@ def recall(state: State, results: Mapping[str, PlanTrial], pace: Pace, start: Ma
         return state
     known = {key: Candidate(key, each.seconds, start.get(key, 0.0)) for key, each in results.items()}
     pace = replace(pace, row=current.seconds)
-    tried = {key: replace(each, at=each.at * (1 - 1 / max(each.failed, 1))) for key, each in results.items()}
+    tried = {
+        key: replace(each, at=each.at * (1 - 1 / max(each.failed, 1)), earlier=True) for key, each in results.items()
+    }
     return replace(state, known=known, tried=tried, pace=pace, judged=pace.row)
 
 
@@ -310,8 +315,13 @@ def _measure(state: State, seen: Observation, settings: ControllerSettings) -> S
     ratio = max(pace.row, state.judged) / max(min(pace.row, state.judged), 1e-12)
     if ratio <= settings.changed:
         return state
+    earlier = {key for key, each in state.tried.items() if each.earlier}
     # Costs may have changed in the middle of the measurement, so no trial is compared with it.
-    return replace(state, pace=replace(pace, tasks=0), judged=pace.row, changed=True)
+    return replace(
+        state, pace=replace(pace, tasks=0), judged=pace.row, changed=True,
+        tried={key: each for key, each in state.tried.items() if key not in earlier},
+        known={key: each for key, each in state.known.items() if key not in earlier},
+    )  # fmt: skip
 
 
 def _scale_results(state: State, pace: Pace) -> State:

@@ -324,6 +324,16 @@ def test_a_plan_that_failed_again_is_not_tried_at_once() -> None:
     assert run.state.stays == "a", "it is retried in the end"
 
 
+def test_earlier_results_are_dropped_if_the_speed_is_another() -> None:
+    """The function is the same, but its data may differ."""
+    better = (Candidate("first", 1e-2), Candidate("a", 5e-3))
+    for seconds, switches in ((8e-3, []), (4e-3, ["a"])):
+        run = Run({"first": 1e-2, "a": 5e-3}, rows=10_000)
+        recalled(run, first=PlanTrial(seconds, 9.0), a=PlanTrial(2 * seconds, 9.0, failed=3))
+        run.goes_on(4, better)
+        assert run.switches == switches
+
+
 def test_what_this_run_measured_itself_is_not_replaced_by_earlier_results() -> None:
     run = Run({"first": 1e-2, "a": 5e-3})
     run.goes_on(1)
