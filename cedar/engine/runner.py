@@ -38,7 +38,7 @@ from cedar.tasks.chain import Program, Result, run_rows
 from cedar.tasks.code import Code, Gathering, read_shipped, run_shipped
 from cedar.tasks.reading import Hand, SplitReader, read_split
 
-_AHEAD_BYTES = 128 << 20  # keep at most this many bytes of results in flight, but at least two tasks per core
+_AHEAD_BYTES = 128 << 20  # keep at most this many bytes of results in flight, but at least some tasks
 _MAX_LOCAL_THREADS = 32  # maximum threads of this process when tasks run in other processes
 _RUN_NOW = InlineExecutor()
 _MIN_RECORDED = 64  # number of recorded futures before those already released are removed
@@ -243,9 +243,10 @@ class Runner:
         ahead = self.executor.ahead or self._ahead
         if self.bound is not None:
             return self.bound.ahead(ahead, size)
-        if ahead * size <= _AHEAD_BYTES:
+        if self._cluster or ahead * size <= _AHEAD_BYTES:
             return ahead
-        return min(ahead, max(2 * self.cores, _AHEAD_BYTES // size))
+        least = 2 * self.cores if self.local else self.workers + 1
+        return min(ahead, max(least, _AHEAD_BYTES // size))
 
     def submit(self, fn: Callable[..., Any], *args: Any, hurry: bool = False) -> Future[Any]:
         """Run a function in this process; see ``run`` for ``hurry``."""

@@ -48,6 +48,12 @@ def test_large_results_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert most_ahead(1 << 20) <= 7
 
 
+def test_large_results_of_processes_do_not_pile_up() -> None:
+    run = Runner("processes", 3)
+    assert [run.ahead_of(size) for size in (0, 1 << 20, 25 << 20, 1 << 30)] == [6, 6, 5, 4]
+    run.close()
+
+
 def test_work_that_is_done_at_once_fails_where_its_result_is_taken() -> None:
     class Fails(BlockKernel):
         def __call__(self, block: Block, env: Env) -> Block:

@@ -119,7 +119,8 @@ class Outbox:
         self._reserved: dict[int, bool] = {}  # start of each range with a live array: whether the reader uses it, too
         self._dropped: deque[int] = deque()  # starts of ranges whose arrays were garbage-collected
         self._forked: set[int] = set()  # starts of ranges that a forked child may still read
-        _outboxes.add(self)
+        with fork_lock:
+            _outboxes.add(self)
 
     def reserve(self, size: int) -> memoryview | None:
         """Return memory for an array of ``size`` bytes that ``put`` need not copy; None if there is none."""
