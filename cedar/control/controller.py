@@ -267,7 +267,7 @@ def recall(state: State, results: Mapping[str, PlanTrial], pace: Pace, start: Ma
     A plan that was better then is tried as soon as it is ready. A plan that was replaced or failed once, perhaps by
     noise, is retried if a search proposes it. If it failed twice, it counts as if it had failed in this run half
     as early; if it failed three times, two thirds as early; and so on. All results are dropped if the current plan's
-    speed turns out to be another than in those runs.
+    speed turns out to differ from those runs by ``changed``.
 
     Args:
         results: by key of a plan, its result, with the current plan's.

@@ -38,7 +38,7 @@ from cedar.tasks.chain import Program, Result, run_rows
 from cedar.tasks.code import Code, Gathering, read_shipped, run_shipped
 from cedar.tasks.reading import Hand, SplitReader, read_split
 
-_AHEAD_BYTES = 128 << 20  # keep at most this many bytes of results in flight, but at least some tasks
+_AHEAD_BYTES = 128 << 20  # keep at most this many bytes of results in flight, but enough tasks to keep all workers busy
 _MAX_LOCAL_THREADS = 32  # maximum threads of this process when tasks run in other processes
 _RUN_NOW = InlineExecutor()
 _MIN_RECORDED = 64  # number of recorded futures before those already released are removed

@@ -55,7 +55,7 @@ def find_row_dependence(
     return None
 
 
-ROWS = 32  # at most so many rows are given to a function again, until one has another result
+ROWS = 32  # maximum number of rows on which a function is called twice more, until two results differ
 TEXT = (
     "{} is not deterministic: it draws from a global random generator, and called again on the first rows it returned "
     "different results. Runs and resumes will differ. Pass random=True, and draw from the generator that the function "

@@ -9,7 +9,6 @@ import resource
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,7 +20,6 @@ from cedar.core.columns import copied
 from cedar.executors import processes
 from cedar.executors.worker.main import TaskFailed, _WireLogHandler
 from cedar.executors.worker.wire import Wire, decode, encode
-from tests.waiting import eventually
 
 UNDER_TBLIB = """
 import pickle, threading, cedar
@@ -74,17 +72,21 @@ def faults_of_tasks(number: int) -> int:
 def test_a_worker_sends_large_columns_without_a_copy():
     lease = processes.Lease(1)
     try:
-        column = lease.submit(column_that_changes_later).result()
-        assert column.shape == (_ROWS, _BYTES)
-        assert eventually(lambda: (column == 2).all()), "the worker's memory"
+        column = lease.submit(column_that_is_kept).result()
+        assert (column == 1).all()
+        lease.submit(change_kept_column).result()
+        assert (column == 2).all(), "the same memory"
     finally:
         lease.shutdown()
 
 
-def column_that_changes_later() -> Any:
-    column = copied(np.ones((_ROWS, _BYTES), np.uint8))
-    threading.Timer(0.2, column.fill, [2]).start()
-    return column
+def column_that_is_kept() -> Any:
+    sys.__dict__["kept_column"] = copied(np.ones((_ROWS, _BYTES), np.uint8))
+    return sys.__dict__["kept_column"]
+
+
+def change_kept_column() -> None:
+    sys.__dict__.pop("kept_column").fill(2)
 
 
 @pytest.fixture
