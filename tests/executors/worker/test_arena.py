@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cedar.executors.worker import arena
@@ -147,6 +147,10 @@ STEPS = st.sampled_from(["reserve", "put", "part", "drop", "release", "fork"])
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(STEPS, st.integers(0, 99)), max_size=80))
+@example([("reserve", 1), ("put", 1), ("drop", 0), ("reserve", 1)])  # only the reader uses it
+@example([("reserve", 1), ("put", 1), ("release", 0), ("reserve", 1)])  # only the writer does
+@example([("reserve", 1), ("fork", 0), ("drop", 0), ("reserve", 1)])  # only the child does
+@example([("reserve", 1), ("put", 1), ("fork", 0), ("drop", 0), ("reserve", 1), ("release", 0), ("reserve", 1)])
 def test_memory_in_use_is_never_written_again(steps: list[tuple[str, int]]) -> None:
     inbox = Inbox(1, 1 << 16)
     outbox = Outbox(1, os.dup(inbox.file), inbox.capacity)
@@ -158,6 +162,7 @@ def test_memory_in_use_is_never_written_again(steps: list[tuple[str, int]]) -> N
         if step == "reserve" and (memory := outbox.reserve(100 * number + 1)) is not None:
             arrays.append((np.frombuffer(memory, dtype=np.uint8), count))
             arrays[-1][0][:] = count
+            del memory
         elif step in ("put", "part"):
             array, value = arrays[number % len(arrays)]
             part = array[len(array) // 3 :] if step == "part" else array
@@ -247,6 +252,15 @@ def in_child(check: Any) -> bool:
         finally:
             os._exit(2)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_arrays_that_a_fork_found_are_not_written_again(ends: tuple[Inbox, Outbox]) -> None:
+    _, outbox = ends
+    held = {"x": reserved(outbox, 1000, 1)}
+    assert in_child(lambda: bool((held["x"] == 1).all()))
+    held.clear()
+    assert outbox.put(numbers(1000, 2)) == 1024
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
