@@ -185,10 +185,12 @@ class Metrics:
             done.wall, done.left, done.bytes = done.wall + timing.took, done.left + left, done.bytes + size
             self.time.add(timing, extra)
             self.tasks += 1
-            # Planning holds the GIL, so calls of this process that ran meanwhile took longer than they will.
+            # Planning holds the GIL, so calls of this process that ran meanwhile took longer than they will. They count
+            # only where nothing better is known.
             disturbed = timing.began < self.planning_ended and timing.process == os.getpid()
-            for operator, observation in () if disturbed else timing.seen.items():
-                self.observe(operator, observation)
+            for operator, observation in timing.seen.items():
+                if not disturbed or operator not in self.seen:
+                    self.observe(operator, observation)
             self.fell_back += timing.fell_back
             if source is not None:
                 if timing.storage is not None:
@@ -199,7 +201,7 @@ class Metrics:
                 if timing.read_columns:
                     read = _read_observation(timing, source)
                     self.row_bytes[source] = read.bytes_out / max(read.rows_out, 1)
-                    if not disturbed:
+                    if not disturbed or source not in self.seen:
                         self.observe(source, read)
         if self.taken is not None:
             self.taken()

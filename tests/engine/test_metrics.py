@@ -45,6 +45,14 @@ def test_calls_that_ran_beside_planning_do_not_count() -> None:
     assert task(3.5, os.getpid()) == 3
 
 
+def test_calls_that_ran_beside_planning_count_where_nothing_better_is_known() -> None:
+    metrics = Metrics(labels={1: "map"}, planning_ended=math.inf)
+    for _ in range(3):
+        timing = Timing(began=1.0, process=os.getpid(), seen={1: Observation(10, 10, 0, 0, 1.0, 0.1)})
+        metrics.add(timing, operators=(1,))
+    assert metrics.seen[1].calls == 1
+
+
 def test_a_task_gets_rows_for_its_time_and_size_once_all_its_operators_are_measured() -> None:
     metrics = Metrics(labels={0: "f", 1: "g"})
     assert metrics.rows_per_task([0], 0.05, 1 << 20) is None
