@@ -156,7 +156,7 @@ def _run_queries(program: ExpressionProgram, data: pl.DataFrame) -> pl.DataFrame
     frame = data.lazy()
     for query in program.queries:
         frame = query(frame)
-    return frame.select(columns_named(program.wanted)).collect(engine="in-memory", optimizations=_optimizer_flags())
+    return frame.select_seq(columns_named(program.wanted)).collect(engine="in-memory", optimizations=_optimizer_flags())
 
 
 class ResultTypeError(Exception):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
@@ -141,7 +142,7 @@ class AddColumns(Step):
             _add_results(results, {result: StepColumn(kind) for result, kind in types.items()}, self.blame)
         exprs += walk.hide(name for name in results if name in columns)
         walk.fresh |= set(results)
-        return {**columns, **results}, lambda frame: frame.with_columns(exprs)
+        return {**columns, **results}, lambda frame: frame.with_columns_seq(exprs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,7 +175,7 @@ class KeepColumns(Step):
         walk.fresh |= kept.keys() - plain
         inside = [*(name for name, column in kept.items() if column.inside), *walk.unread, *walk.row]
         # with_columns runs first, so that literals get the frame's number of rows
-        return kept, lambda frame: frame.with_columns(exprs).select(columns_named(inside))
+        return kept, lambda frame: frame.with_columns_seq(exprs).select(columns_named(inside))
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,7 +194,14 @@ class KeepRows(Step):
             raise self.blame.refusal(
                 f"the predicate gives {kind}, not a boolean", fix="compare it: for example col('label') == 1"
             )
-        return columns, lambda frame: frame.filter(predicate)
+        keep = walk.hidden("keep")
+        marked = predicate.alias(keep)
+
+        def query(frame: pl.LazyFrame) -> pl.LazyFrame:
+            kept = frame.with_columns_seq(marked).map_batches(partial(_kept_rows, keep), projection_pushdown=False)
+            return kept.drop(keep)
+
+        return columns, query
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,7 +216,7 @@ class DropColumns(Step):
         after = {name: column for name, column in columns.items() if name not in self.names}
         gone = [name for name, column in columns.items() if column.inside and name not in after]
         hidden = walk.hide(gone)
-        return after, (lambda frame: frame.with_columns(hidden).drop(columns_named(gone))) if gone else None
+        return after, (lambda frame: frame.with_columns_seq(hidden).drop(columns_named(gone))) if gone else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -314,6 +322,13 @@ def compile_steps(steps: Sequence[Step], types: Types) -> ExpressionProgram:
         bool(walk.row),
         walk.hidden("row"),
     )
+
+
+def _kept_rows(keep: str, data: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows where the column ``keep`` is true. ``filter`` of a frame would do it in polars' own threads."""
+    import polars as pl
+
+    return pl.DataFrame([column.filter(data[keep]) for column in data.get_columns()])
 
 
 def whole_columns(data: pl.DataFrame) -> pl.DataFrame:
