@@ -185,12 +185,10 @@ class Metrics:
             done.wall, done.left, done.bytes = done.wall + timing.took, done.left + left, done.bytes + size
             self.time.add(timing, extra)
             self.tasks += 1
-            # Planning holds the GIL, so calls of this process that ran meanwhile took longer than they will. They count
-            # only where nothing better is known.
+            # Planning holds the GIL, so calls of this process that ran meanwhile took longer than they will.
             disturbed = timing.began < self.planning_ended and timing.process == os.getpid()
             for operator, observation in timing.seen.items():
-                if not disturbed or operator not in self.seen:
-                    self.observe(operator, observation)
+                self.observe(operator, observation, disturbed)
             self.fell_back += timing.fell_back
             if source is not None:
                 if timing.storage is not None:
@@ -201,8 +199,7 @@ class Metrics:
                 if timing.read_columns:
                     read = _read_observation(timing, source)
                     self.row_bytes[source] = read.bytes_out / max(read.rows_out, 1)
-                    if not disturbed or source not in self.seen:
-                        self.observe(source, read)
+                    self.observe(source, read, disturbed)
         if self.taken is not None:
             self.taken()
 
@@ -226,9 +223,11 @@ class Metrics:
         with self._lock:
             self.time.add(timing, extra)
 
-    def observe(self, operator: int, observation: Observation) -> None:
-        """Add one call of an operator."""
-        self.seen.setdefault(operator, CallTimes()).add(observation)
+    def observe(self, operator: int, observation: Observation, disturbed: bool = False) -> None:
+        """Add one call of an operator. A disturbed one counts only if no other measurement of the operator is known."""
+        times = self.seen.setdefault(operator, CallTimes())
+        if not disturbed or not (times.calls or times.former):
+            times.add(observation)
 
     def renew(self) -> None:
         """Mark measurements as old, so that newer ones replace them: the plan or the cost of a function has changed."""

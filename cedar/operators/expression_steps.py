@@ -1,7 +1,8 @@
 """The steps of expression operators, and their compilation to a polars query for the column types of a block.
 
 The operators ``with_columns``, ``select``, ``filter``, ``drop`` and ``rename`` each have a step. A *program* lists the
-columns that the query reads, the columns that bypass it, and the query.
+columns that the query reads, the columns that bypass it, and the query. Queries use ``with_columns_seq`` and
+``select_seq``, which compute in the calling thread: with a task per core, polars' threads would wait for a core.
 """
 
 from __future__ import annotations
@@ -194,7 +195,7 @@ class KeepRows(Step):
             raise self.blame.refusal(
                 f"the predicate gives {kind}, not a boolean", fix="compare it: for example col('label') == 1"
             )
-        keep = walk.hidden("keep")
+        keep = walk.hidden("keep")  # polars computes this column, so that it also raises the predicate's errors
         marked = predicate.alias(keep)
 
         def query(frame: pl.LazyFrame) -> pl.LazyFrame:

@@ -47,10 +47,13 @@ def test_calls_that_ran_beside_planning_do_not_count() -> None:
 
 def test_calls_that_ran_beside_planning_count_where_nothing_better_is_known() -> None:
     metrics = Metrics(labels={1: "map"}, planning_ended=math.inf)
-    for _ in range(3):
-        timing = Timing(began=1.0, process=os.getpid(), seen={1: Observation(10, 10, 0, 0, 1.0, 0.1)})
+    for rows in (0, 10, 20):  # a call without rows measures nothing
+        timing = Timing(began=1.0, process=os.getpid(), seen={1: Observation(rows, rows, 0, 0, 1.0, 0.1)})
         metrics.add(timing, operators=(1,))
-    assert metrics.seen[1].calls == 1
+    assert (metrics.seen[1].calls, metrics.seen[1].rows_in) == (1, 10)
+    metrics.renew()
+    metrics.add(timing, operators=(1,))
+    assert metrics.seen[1].calls == 0, "the former figures are better"
 
 
 def test_a_task_gets_rows_for_its_time_and_size_once_all_its_operators_are_measured() -> None:
