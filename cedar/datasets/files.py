@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 _FILES = 32  # mean number of small files per split
-_SPLIT_BYTES = 8 << 20  # of a split of several files: small, so that a shuffle mixes many folders, but each split is a task
+_SPLIT_BYTES = 8 << 20  # of a split of several files: small so that shuffles mix many folders, but each split is a task
 _CHUNK_BYTES = 64 << 20  # bytes read before a chunk is delivered
 _TYPES: dict[str, ColumnType] = {"path": pa.large_string(), "bytes": pa.large_binary()}
 
