@@ -173,6 +173,21 @@ def concat(columns: Sequence[Column]) -> Column:
     return pa.concat_arrays([c if isinstance(c, pa.Array) else c.plain() for c in columns])
 
 
+def concat_arrays(parts: Sequence[Sequence[pa.Array]]) -> list[pa.Array]:
+    """Concatenate the i-th arrays of all parts, for each i. One call for all arrays releases the GIL only once.
+
+    Examples:
+        >>> parts = [pa.array([7]), pa.array(["a"])], [pa.array([8]), pa.array(["b"])]
+        >>> [array.to_pylist() for array in concat_arrays(parts)]
+        [[7, 8], ['a', 'b']]
+    """
+    if len(parts) == 1:
+        return list(parts[0])
+    names = [""] * len(parts[0])
+    whole = pa.concat_batches([pa.RecordBatch.from_arrays(arrays, names=names) for arrays in parts])
+    return list(whole.columns)
+
+
 def copied(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Copy an array into new memory."""
     result = buffers.empty(array.shape, array.dtype)

@@ -18,7 +18,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pt
 
-from cedar.core.columns import Column, ColumnType, Index, concat, cut, from_numbers, nbytes, numbers, take, take_arrays
+from cedar.core.columns import (
+    Column,
+    ColumnType,
+    Index,
+    concat,
+    concat_arrays,
+    cut,
+    from_numbers,
+    nbytes,
+    numbers,
+    take,
+    take_arrays,
+)
 from cedar.core.distinct import distinct_rows, firsts, list_offsets, renumber, repeated
 from cedar.core.jagged import gather
 
@@ -268,8 +280,13 @@ def own_each(columns: Mapping[str, Column], own: Callable[[Column], Column]) -> 
 def concat_each(parts: Sequence[Mapping[str, Column]]) -> dict[str, Column]:
     """Concatenate the columns of several blocks. Columns that share an inverse in every block still share one."""
     known: dict[tuple[int, ...], RowSharing] = {}
-    joined: dict[str, Column] = {}
-    for name in parts[0]:
+    joined: dict[str, Column] = dict(parts[0])
+    arrow = dict.fromkeys(name for name in joined if all(isinstance(part[name], pa.Array) for part in parts))
+    if arrow:
+        joined.update(zip(arrow, concat_arrays([[part[name] for name in arrow] for part in parts]), strict=True))
+    for name in joined:
+        if name in arrow:
+            continue
         columns = [part[name] for part in parts]
         if not any(isinstance(column, GroupColumn) for column in columns):
             joined[name] = concat(columns)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
 
-from cedar.core.boundary import as_columns
+from cedar.core.boundary import as_columns, canonical_type
 from cedar.core.columns import Column, Index, TensorType, cut
 from cedar.core.errors import PipelineError, SourceError, missing_column
 from cedar.core.groups import take_each
@@ -217,13 +217,15 @@ class ParquetSource(FileSource):
         rows = group.num_rows if wanted is None else len(wanted)
         leaves, types = schema.leaves, schema.types
         # Count only the leaves that this source reads; ``split.bytes`` may come from a source with more columns.
-        sizes = decoded_bytes(group, leaves)
-        MemoryReservation.of_task(file.url, file.limits).take(sum(sizes), f"row group {split.part}, as it declares,")
+        sizes = dict(zip(leaves, decoded_bytes(group, leaves), strict=True))
+        size = sum(sizes.values())
+        MemoryReservation.of_task(file.url, file.limits).take(size, f"row group {split.part}, as it declares,")
         with reading(file.url, f"row group {split.part}"):
             if leaves:
                 check_unchanged(file)
             columns = self._lists_read(split, wanted)
-            others = [leaf for leaf in leaves if _column_name(footer, leaf) not in columns] if columns else leaves
+            done = {schema.lists[name].leaf for name in columns}
+            others = {leaf: size for leaf, size in sizes.items() if leaf not in done}
             rest = _read_group(file, footer, split.part, others, self.verify, schema.int96)
             columns |= rest if wanted is None else take_each(rest, wanted)
             if leaves and file.remote is None:  # check that the file was not replaced while it was read
@@ -245,8 +247,8 @@ class ParquetSource(FileSource):
                 ) from error
         for hive in self._hive:
             columns[hive.name] = hive.column(split.file, rows)
-        operator_bytes: float = sum(sizes)
-        for leaf, size in zip(leaves, sizes, strict=True) if self.repeating else ():
+        operator_bytes: float = size
+        for leaf, size in sizes.items() if self.repeating else ():
             if _column_name(footer, leaf) in self.repeating:
                 operator_bytes -= size * (1 - 1 / _REPEAT_DISCOUNT)
         step = max(_MIN_CHUNK_ROWS, int(_CHUNK_BYTES * group.num_rows / max(operator_bytes, 1)))
@@ -368,9 +370,10 @@ def read_parquet(
 
 
 def _read_group(
-    file: File, footer: Any, part: int, leaves: list[int], verify: bool, int96: frozenset[int]
+    file: File, footer: Any, part: int, sizes: dict[int, int], verify: bool, int96: frozenset[int]
 ) -> dict[str, Column]:
-    if not leaves:
+    """Read columns of a row group; ``sizes`` has the decoded bytes of their leaves."""
+    if not sizes:
         return {}
     columns: dict[str, Column] = {}
     with ExitStack() as stack:
@@ -378,7 +381,7 @@ def _read_group(
         # From a path, pyarrow would first look for a file system and what is at the path.
         source = stack.enter_context(pa.OSFile(file.path) if file.remote is None else open_stored(file))
 
-        for run in _runs(footer, part, leaves):
+        for run in _runs(footer, sizes):
             for unit, chosen in ("us", run), ("ns", [leaf for leaf in run if leaf in int96]):
                 if not chosen:
                     continue
@@ -390,29 +393,29 @@ def _read_group(
                 with opened:
                     # Select by index, since a column "a.b" and the field b of a struct "a" have the same path.
                     table = opened.reader.read_row_group(part, column_indices=chosen, use_threads=False)
+                table.validate()
+                if strings := [i for i, field in enumerate(table.schema) if _has_strings(canonical_type(field.type))]:
+                    table.select(strings).validate(full=True)
                 decoded = as_columns(dict(zip(table.column_names, table.columns, strict=True)))
                 if unit == "us":
                     columns |= decoded
                 else:
                     for name, column in decoded.items():
                         check_microseconds(name, columns[name], column, file)
-    for column in columns.values():
-        column.validate(full=_has_strings(column.type))
     return columns
 
 
-def _runs(footer: Any, part: int, leaves: list[int]) -> Iterator[list[int]]:
+def _runs(footer: Any, sizes: dict[int, int]) -> Iterator[list[int]]:
     """Group leaves to decode together; small groups save memory, as a decoder buffers pages of all its leaves."""
-    group = footer.row_group(part)
-    if sum(decoded_bytes(group, leaves)) < _RUN_BYTES:
-        yield leaves
+    if sum(sizes.values()) < _RUN_BYTES:
+        yield list(sizes)
         return
     run: list[int] = []
     size = 0
-    for _, parts in groupby(leaves, key=partial(_column_name, footer)):
+    for _, parts in groupby(sizes, key=partial(_column_name, footer)):
         column = list(parts)
         run += column
-        size += sum(decoded_bytes(group, column))
+        size += sum(sizes[leaf] for leaf in column)
         if size >= _RUN_BYTES:
             yield run
             run, size = [], 0

@@ -28,15 +28,18 @@ from cedar.datasets.parquet_lists.reader import (
     ENTRIES,
     ENTRIES_V2,
     FAILED,
+    FIRST_PAGE,
     FULL,
     KEPT,
     KIND,
     NULLS,
+    PAGES,
     PLACE,
     REPETITION_BYTES_V2,
     REPETITION_ENCODING,
     ROW,
     STORED,
+    VALUES,
     WIDTH,
     WRITTEN,
 )
@@ -345,27 +348,11 @@ def decode_page(
     return True
 
 
-@kernel(
-    "void(uint8[::1], int64[:, ::1], int64[::1], uint8[:, ::1], int32[::1], uint8[::1], uint64[::1], int64[::1],"
-    " uint8[::1])"
-)
+@kernel()
 def decode_column(
     chunk: Any, pages: Any, column: Any, levels: Any, index: Any, keep: Any, values: Any, ends: Any, missing: Any
 ) -> None:
-    """Decode the rows of a column that are kept. Damaged data cannot make it read or write outside the arrays.
-
-    Args:
-        chunk: the bytes of the file that ``reader.PLACE`` counts in.
-        pages: int64[pages, 16], see ``reader.PLACE``. At ``ADDRESS`` are the decompressed bytes; those of a data page
-            of version 2 without its levels, which are at ``PLACE``.
-        column: int64[10], see ``reader.WIDTH``. ``FAILED`` becomes 1 if the data are damaged or contain null values.
-        levels: uint8[2, entries]: memory for the levels of the entries of a page.
-        index: int32[entries + 1]: memory for the places in the dictionary.
-        keep: for each row of the column, 1 if it is kept, else 0.
-        values: receives the values of the kept rows; it has one item more than the column has entries.
-        ends: receives the end of each kept row; its first item is 0.
-        missing: receives 1 at ``i + 1`` if the kept row ``i`` is null.
-    """
+    """Decode the rows of a column that are kept, see ``decode_columns``."""
     column[FAILED] = 1
     for i in range(len(pages)):
         page = pages[i]
@@ -391,3 +378,37 @@ def decode_column(
         if not done or not decode_page(body, start, page, column, levels, index, keep, values, ends, missing):
             return
     column[FAILED] = 0
+
+
+@kernel(
+    "void(uint8[::1], int64[:, ::1], int64[:, ::1], uint8[:, ::1], int32[::1], uint8[::1], int64[:, ::1],"
+    " uint8[:, ::1])"
+)
+def decode_columns(
+    chunk: Any, pages: Any, columns: Any, levels: Any, index: Any, keep: Any, ends: Any, missing: Any
+) -> None:
+    """Decode the rows of columns that are kept. Damaged data cannot make it read or write outside the arrays.
+
+    Args:
+        chunk: the bytes of the file that ``reader.PLACE`` counts in.
+        pages: int64[pages, 16], see ``reader.PLACE``. At ``ADDRESS`` are the decompressed bytes; those of a data page
+            of version 2 without its levels, which are at ``PLACE``.
+        columns: int64[columns, 13], see ``reader.WIDTH``. At ``VALUES`` is memory for 8 bytes for each entry of the
+            column and one more, which receives the values of the kept rows. ``FAILED`` becomes 1 if the data are
+            damaged or contain null values.
+        levels: uint8[2, entries]: memory for the levels of the entries of a page.
+        index: int32[entries + 1]: memory for the places in the dictionary.
+        keep: for each row of a column, 1 if it is kept, else 0.
+        ends: for each column, receives where its first kept row begins, 0, and the end of each.
+        missing: for each column with null rows, receives 1 at ``i + 1`` if the kept row ``i`` is null, else 0.
+    """
+    for i in range(len(columns)):
+        column = columns[i]
+        own = pages[column[FIRST_PAGE] : column[FIRST_PAGE] + column[PAGES]]
+        room = np.int64(1)
+        for page in range(len(own)):
+            room += own[page, ENTRIES]
+        values = _carray(as_pointer(column[VALUES]), (room,), np.uint64)
+        ends[i, 0] = 0
+        missing[i] = 0
+        decode_column(chunk, own, column, levels, index, keep, values, ends[i], missing[i])

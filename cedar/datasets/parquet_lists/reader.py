@@ -33,8 +33,9 @@ DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3
 # bytes are in memory.
 PLACE, KIND, DECODED, STORED, ENTRIES, ENCODING, DEFINITION_ENCODING, REPETITION_ENCODING = range(8)
 ENTRIES_V2, ENCODING_V2, DEFINITION_BYTES_V2, REPETITION_BYTES_V2, COMPRESSED_V2, ADDRESS = 8, 11, 12, 13, 14, 15
-# Items of an array about a column; the kernel updates all but the first three.
-WIDTH, EMPTY, FULL, ROW, KEPT, WRITTEN, FAILED, DICTIONARY, DICTIONARY_SIZE, NULLS = range(10)
+# Items of a row about a column: its type, its pages, the address of its values; the others are the kernel's.
+WIDTH, EMPTY, FULL, FIRST_PAGE, PAGES, VALUES = range(6)
+ROW, KEPT, WRITTEN, FAILED, DICTIONARY, DICTIONARY_SIZE, NULLS = range(6, 13)
 
 Flags = npt.NDArray[np.uint8]
 
@@ -102,29 +103,25 @@ def read_lists(path: str, group: Any, columns: Mapping[str, ListLeaf], keep: Fla
     leaves = {name: group.column(column.leaf) for name, column in columns.items()}
     leaves = {name: leaf for name, leaf in leaves.items() if leaf.compression in _CODECS and not leaf.file_path}
     try:
-        compiled = kernels("cedar.datasets.parquet_lists.kernels", "find_pages", "decode_column")
+        compiled = kernels("cedar.datasets.parquet_lists.kernels", "find_pages", "decode_columns")
     except PipelineError:  # numba is damaged
         compiled = None
-    found: dict[str, pa.Array] = {}
     if compiled is None or not leaves:
-        return found
+        return {}
     try:
         data, chunks = _read_chunks(path, list(leaves.values()))
     except (OSError, pa.ArrowException):  # Arrow says what is damaged
-        return found
+        return {}
     pages, counts = _find_pages(data, chunks, compiled.find_pages)
-    pages = pages[: sum(count for count in counts if count > 0)]
-    scratch, done = _Scratch.of(keep, int(pages[:, ENTRIES].max(initial=0))), 0
+    bodies, first = [], 0  # ``bodies`` holds the memory that the pages point to
+    lists: dict[str, tuple[int, int, int]] = {}  # by column: its first page, number of pages and number of entries
     for (name, leaf), count in zip(leaves.items(), counts, strict=True):
         if count >= 0:
             with suppress(OSError, pa.ArrowException):
-                rows, done = pages[done : done + count], done + count
-                bodies = _decompress(data, rows, _CODECS[leaf.compression])  # holds the memory that the rows point to
-                column = _decode(data, rows, leaf.num_values, columns[name], scratch, compiled.decode_column)
-                del bodies
-                if column is not None:
-                    found[name] = column
-    return found
+                bodies += _decompress(data, pages[first : first + count], _CODECS[leaf.compression])
+                lists[name] = first, count, leaf.num_values
+            first += count
+    return _decode(data, pages[:first], lists, columns, keep, compiled.decode_columns)
 
 
 @cache
@@ -179,71 +176,59 @@ def _decompress(data: pa.Buffer, pages: npt.NDArray[np.int64], name: str | None)
     Raises:
         OSError, pa.ArrowException: a page is damaged.
     """
-    codec, bodies = None if name is None else pa.Codec(name), []
-    for page, (place, kind, decoded, stored, *more) in zip(pages, pages[:, :ADDRESS].tolist(), strict=True):
+    codec, bodies, found = None if name is None else pa.Codec(name), [], []
+    for place, kind, decoded, stored, *more in pages[:, :ADDRESS].tolist():
         compressed = True
         if kind == DATA_PAGE_V2:  # its levels are not compressed
             *_, definition, repetition, compressed = more
             levels = definition + repetition
             place, stored, decoded = place + levels, stored - levels, decoded - levels
-        if codec is None or not compressed or not decoded:
-            if stored != decoded and decoded:
-                raise pa.ArrowInvalid("the size of a page is wrong")
-            page[ADDRESS] = data.address + place
-        else:
-            body = codec.decompress(data.slice(place, stored), decoded)
-            bodies.append(body)
-            page[ADDRESS] = body.address
-        page[DECODED] = decoded
+        address = data.address + place
+        if codec is not None and compressed and decoded:
+            bodies.append(codec.decompress(data.slice(place, stored), decoded))
+            address = bodies[-1].address
+        elif stored != decoded and decoded:
+            raise pa.ArrowInvalid("the size of a page is wrong")
+        found.append((decoded, address))
+    pages[:, (DECODED, ADDRESS)] = np.array(found, np.int64).reshape(-1, 2)
     return bodies
 
 
-@dataclass(frozen=True)
-class _Scratch:
-    """Memory that the decoding of all columns of a row group uses, one after the other.
+def _decode(
+    data: pa.Buffer, pages: npt.NDArray[np.int64], lists: Mapping[str, tuple[int, int, int]],
+    columns: Mapping[str, ListLeaf], keep: Flags, decode: Callable[..., None],
+) -> dict[str, pa.Array]:  # fmt: skip
+    """Decode the rows that are kept, of all columns at once: each call of a kernel costs time that holds the GIL.
+
+    Columns that Arrow must read are left out.
 
     Args:
-        keep: for each row, 1 if it is wanted, else 0; ``kept`` of them are.
-        levels, index, missing: see ``kernels.decode_column``.
+        lists: the columns: where the pages of each begin in ``pages``, their number, and the number of entries.
     """
-
-    keep: Flags
-    kept: int
-    levels: Flags
-    index: npt.NDArray[np.int32]
-    missing: Flags
-
-    @classmethod
-    def of(cls, keep: Flags, entries: int) -> _Scratch:
-        kept, levels = int(np.count_nonzero(keep)), _empty(2 * entries, np.uint8).reshape(2, entries)
-        return cls(keep, kept, levels, _empty(entries + 1, np.int32), np.zeros(kept + 1, np.uint8))
-
-
-def _decode(
-    data: pa.Buffer, pages: npt.NDArray[np.int64], entries: int, column: ListLeaf, scratch: _Scratch,
-    decode: Callable[..., None],
-) -> pa.Array | None:  # fmt: skip
-    """Decode the rows of a column that are kept; return None if Arrow must read it."""
-    width, kept, missing = column.kind.bit_width // 8, scratch.kept, scratch.missing
-    values, ends = _empty(entries + 1, np.uint64), _empty(kept + 1, np.int64)
-    ends[0] = 0
-    state = np.array([width, column.empty, column.full, -1, 0, 0, 0, 0, 0, 0])
-    memory = scratch.levels, scratch.index, scratch.keep, values, ends, missing
-    decode(np.frombuffer(data, np.uint8), pages, state, *memory)
-    _, _, _, row, _, written, failed, *_, nulls = state.tolist()
-    valid = None
-    if nulls:
-        valid = from_flags(missing[1:] == 0).buffers()[1]
-        missing[:] = 0
-    if failed or row != len(scratch.keep) - 1:
-        return None
-    used = values[:written]
-    if width == 4:
-        used = used.astype(np.uint32)
-    elif written < entries // 4:
-        used = used.copy()  # do not hold the memory of all entries
-    items = pa.Array.from_buffers(column.kind, written, [None, pa.py_buffer(used)])
-    return pa.Array.from_buffers(pa.large_list(column.kind), kept, [valid, pa.py_buffer(ends)], children=[items])
+    kept, longest = int(np.count_nonzero(keep)), int(pages[:, ENTRIES].max(initial=0))
+    values = [_empty(entries + 1, np.uint64) for _, _, entries in lists.values()]
+    state = np.zeros((len(lists), 13), np.int64)
+    for about, (name, (first, count, _)), memory in zip(state, lists.items(), values, strict=True):
+        column = columns[name]
+        about[: ROW + 1] = column.kind.bit_width // 8, column.empty, column.full, first, count, memory.ctypes.data, -1
+    ends, missing = (_empty(len(lists) * (kept + 1), kind).reshape(-1, kept + 1) for kind in (np.int64, np.uint8))
+    levels, index = _empty(2 * longest, np.uint8).reshape(2, longest), _empty(longest + 1, np.int32)
+    decode(np.frombuffer(data, np.uint8), pages, state, levels, index, keep, ends, missing)
+    found = {}
+    rows = zip(lists.items(), state.tolist(), values, ends, missing, strict=True)
+    for (name, (_, _, entries)), (*_, row, _, written, failed, _, _, nulls), memory, stops, gone in rows:
+        if failed or row != len(keep) - 1:
+            continue
+        used, kind = memory[:written], columns[name].kind
+        if kind.bit_width == 32:
+            used = used.astype(np.uint32)
+        elif written < entries // 4:
+            used = used.copy()  # do not hold the memory of all entries
+        valid = from_flags(gone[1:] == 0).buffers()[1] if nulls else None
+        items = pa.Array.from_buffers(kind, written, [None, pa.py_buffer(used)])
+        parts = [valid, pa.py_buffer(stops)]
+        found[name] = pa.Array.from_buffers(pa.large_list(kind), kept, parts, children=[items])
+    return found
 
 
 def _empty(count: int, kind: Any) -> npt.NDArray[Any]:
