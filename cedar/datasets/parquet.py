@@ -27,7 +27,7 @@ from cedar.datasets.footers import Footers, ReadFooters
 from cedar.datasets.hive import HiveColumn, hive_columns, satisfied
 from cedar.datasets.listing import Listing, list_files
 from cedar.datasets.manifest import SUFFIXES, Manifest, manifest_of
-from cedar.datasets.parquet_lists.reader import ListLeaf, are_read, list_leaves, read_lists
+from cedar.datasets.parquet_lists.reader import RUN_BYTES, ListLeaf, are_read, list_leaves, read_lists
 from cedar.datasets.parquet_schema import (
     Leaves,
     Types,
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 _CHUNK_BYTES = 16 << 20  # bytes per chunk, so that the CPU caches hold a chunk between operators
 _MIN_CHUNK_ROWS = 4096
 _REPEAT_DISCOUNT = 8  # count repeating columns with 1/8 of their bytes, as operators process distinct rows
-_RUN_BYTES = 4 << 20
 _MAX_SELECTIONS = 16  # maximum number of cached column selections
 
 
@@ -407,7 +406,7 @@ def _read_group(
 
 def _runs(footer: Any, sizes: dict[int, int]) -> Iterator[list[int]]:
     """Group leaves to decode together; small groups save memory, as a decoder buffers pages of all its leaves."""
-    if sum(sizes.values()) < _RUN_BYTES:
+    if sum(sizes.values()) < RUN_BYTES:
         yield list(sizes)
         return
     run: list[int] = []
@@ -416,7 +415,7 @@ def _runs(footer: Any, sizes: dict[int, int]) -> Iterator[list[int]]:
         column = list(parts)
         run += column
         size += sum(sizes[leaf] for leaf in column)
-        if size >= _RUN_BYTES:
+        if size >= RUN_BYTES:
             yield run
             run, size = [], 0
     if run:

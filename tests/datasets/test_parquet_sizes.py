@@ -28,7 +28,7 @@ def test_decoding_in_runs_and_handing_on_in_chunks_show_in_no_value(path, monkey
     whole = pq.read_table(path)
     monkeypatch.setattr(parquet, "_CHUNK_BYTES", 1)
     monkeypatch.setattr(parquet, "_MIN_CHUNK_ROWS", 700)
-    monkeypatch.setattr(parquet, "_RUN_BYTES", 1)  # every column in its own run
+    monkeypatch.setattr(parquet, "RUN_BYTES", 1)  # every column in its own run
     source = read_parquet(path)
     chunks = [chunk for split in source.splits() for chunk in source.read(split)]
     assert max(chunk.rows for chunk in chunks) == 700

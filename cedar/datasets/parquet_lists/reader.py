@@ -27,6 +27,7 @@ from cedar.core.errors import PipelineError
 _MIN_BYTES = 1 << 20  # of lists in a row group; to load the kernels takes as long as decoding several times as much
 _NUMBERS = {"INT64": pa.int64(), "DOUBLE": pa.float64(), "INT32": pa.int32(), "FLOAT": pa.float32()}
 _CODECS = {"UNCOMPRESSED": None, "SNAPPY": "snappy", "ZSTD": "zstd"}
+RUN_BYTES = 4 << 20  # of columns that are decoded together; more would take more memory
 DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3
 
 # Items of a row about a page: where its bytes begin after its header, fields of its header, and where its decompressed
@@ -113,15 +114,21 @@ def read_lists(path: str, group: Any, columns: Mapping[str, ListLeaf], keep: Fla
     except (OSError, pa.ArrowException):  # Arrow says what is damaged
         return {}
     pages, counts = _find_pages(data, chunks, compiled.find_pages)
-    bodies, first = [], 0  # ``bodies`` holds the memory that the pages point to
+    pages = pages[: sum(count for count in counts if count > 0)]
+    found: dict[str, pa.Array] = {}
+    bodies: list[pa.Buffer] = []  # the memory that the pages point to
     lists: dict[str, tuple[int, int, int]] = {}  # by column: its first page, number of pages and number of entries
+    first = 0
     for (name, leaf), count in zip(leaves.items(), counts, strict=True):
         if count >= 0:
             with suppress(OSError, pa.ArrowException):
                 bodies += _decompress(data, pages[first : first + count], _CODECS[leaf.compression])
                 lists[name] = first, count, leaf.num_values
             first += count
-    return _decode(data, pages[:first], lists, columns, keep, compiled.decode_columns)
+        if sum(body.size for body in bodies) >= RUN_BYTES:
+            found |= _decode(data, pages, lists, columns, keep, compiled.decode_columns)
+            bodies, lists = [], {}
+    return found | _decode(data, pages, lists, columns, keep, compiled.decode_columns)
 
 
 @cache
@@ -198,7 +205,7 @@ def _decode(
     data: pa.Buffer, pages: npt.NDArray[np.int64], lists: Mapping[str, tuple[int, int, int]],
     columns: Mapping[str, ListLeaf], keep: Flags, decode: Callable[..., None],
 ) -> dict[str, pa.Array]:  # fmt: skip
-    """Decode the rows that are kept, of all columns at once: each call of a kernel costs time that holds the GIL.
+    """Decode the rows that are kept, of several columns at once: each call of a kernel costs time that holds the GIL.
 
     Columns that Arrow must read are left out.
 

@@ -38,7 +38,11 @@ def compare(path: str, draw: random.Random) -> None:
         assert len(made) == (0 if about.column(0).compression == "GZIP" else len(found))
 
 
-def test_lists_of_every_layout_are_those_that_arrow_reads(tmp_path: Path) -> None:
+@pytest.mark.parametrize("together", [1, 2_000, reader.RUN_BYTES])
+def test_lists_of_every_layout_are_those_that_arrow_reads(
+    together: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "RUN_BYTES", together)
     draw = random.Random(7)
     for _ in range(25):
         compare(written(tmp_path, draw, draw.choice([1, 9, 300]))[0], draw)
