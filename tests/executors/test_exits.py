@@ -52,11 +52,13 @@ elif how == "notebook":
     import torch  # with which Python takes modules apart before generators
     held = iter(loader)
     next(held)
-elif how == "thread":
+elif how in ("thread", "late"):
+    if how == "late":  # the program's last hook takes long, so that the thread sees that its tasks were cancelled
+        threading._threading_atexits.insert(0, lambda: time.sleep(1))
     threading.Thread(target=consume, daemon=True).start()
     time.sleep(0.5)
 """
-HOWS = ("break", "exit", "exception", "interrupt", "notebook", "thread")
+HOWS = ("break", "exit", "exception", "interrupt", "notebook", "thread", "late")
 EVERY = [(how, executor) for how in HOWS for executor in ("inline", "threads", "processes", "dask")]
 SOME = [(how, ("threads", "processes", "dask")[i % 3]) for i, how in enumerate(HOWS)] + [("thread", "threads")]
 SOME += [("notebook", "inline")]

@@ -16,6 +16,7 @@ from cedar.engine.delivery.epochs import Epochs
 from cedar.engine.delivery.mixtures import apply_due
 from cedar.engine.delivery.parts import Parts, Run
 from cedar.engine.epoch import DataEpoch, scheduled_entry
+from cedar.executors.recovery.task import block_daemon_at_exit
 
 _log = logging.getLogger("cedar")
 _ROWS_PER_TIMING = 61  # if single rows are delivered, measure the CPU time of one row in this many
@@ -60,6 +61,7 @@ def iterate(epochs: Epochs, _loader: object = None, continues: bool = False) -> 
                 break
         clock.give(time.perf_counter())
     except Exception as error:  # GeneratorExit is excluded, since names may be gone at interpreter exit
+        block_daemon_at_exit()  # the end of the program cancels tasks, which fails here
         if isinstance(error, CedarError):
             raise parts.account.locate(error)  # noqa: B904 - the same error
         raise

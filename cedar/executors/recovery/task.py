@@ -7,7 +7,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import BrokenExecutor, CancelledError, Future
-from concurrent.futures import thread as pools
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -295,6 +294,6 @@ def is_lost(error: BaseException) -> bool:
 
 def block_daemon_at_exit() -> None:
     """Block a daemon thread while the interpreter shuts down, so that it ends without a traceback."""
-    ends = pools._shutdown or not threading.main_thread().is_alive()  # ``_shutdown`` is set slightly earlier
-    if threading.current_thread().daemon and ends:
+    # Python sets this before it runs the hooks that cancel tasks, such as cedar's.
+    if threading._SHUTTING_DOWN and threading.current_thread().daemon:  # type: ignore[attr-defined]
         threading.Event().wait()
