@@ -320,7 +320,7 @@ class Binding:
                 break
         if blocks:
             return concat_blocks(blocks)
-        schema = self.schemas[id(node)] or {}
+        schema = self.schemas[id(node.logical)] or {}  # ``node`` may read fewer columns
         return Block({name: blank(kind, 0) for name, kind in schema.items() if kind is not UNKNOWN}, no_keys())
 
 

@@ -329,7 +329,8 @@ def _kept_rows(keep: str, data: pl.DataFrame) -> pl.DataFrame:
     """Return the rows where the column ``keep`` is true. ``filter`` of a frame would do it in polars' own threads."""
     import polars as pl
 
-    return pl.DataFrame([column.filter(data[keep]) for column in data.get_columns()])
+    # a dict, since a list of series would rename a column without a name
+    return pl.DataFrame({column.name: column.filter(data[keep]) for column in data.get_columns()})
 
 
 def whole_columns(data: pl.DataFrame) -> pl.DataFrame:

@@ -65,6 +65,12 @@ def test_a_plan_that_loses_a_filter_is_refused(source: cedar.Pipeline) -> None:
     assert asked.difference(asked.written) is None
 
 
+def test_a_source_without_rows_refuses_no_plan(tmp_path: Any) -> None:
+    pq.write_table(pa.table(dict.fromkeys("abc", pa.nulls(0, pa.int64()))), tmp_path / "t.parquet")
+    p = cedar.read_parquet(tmp_path / "t.parquet").filter(col("a") > 1).select("a", "b")
+    assert first_rows(p).difference(initial_plan(p.node)) is None
+
+
 @pytest.mark.usefixtures("source")
 def test_a_plan_that_passed_is_remembered_by_other_processes(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

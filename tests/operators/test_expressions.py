@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import cedar
 from cedar import Skip, col
 from cedar.core.block import Block
+from cedar.core.cursor import Keys
 from cedar.core.errors import PipelineError
 from cedar.operators.base import Bound
 from cedar.operators.expressions import (
@@ -89,6 +90,11 @@ def test_filter_keeps_keys_and_every_kind_of_column() -> None:
     assert values(out, "ids") == [[], None]
     assert values(out, "o") == ["a", None]
     assert out.keys.row.tolist() == [1, 2]
+
+
+def test_filter_keeps_a_column_without_a_name() -> None:
+    unnamed = Block({"a": pa.array([1, 2, 3]), "": pa.array([True, False, None])}, Keys(np.arange(3)))
+    assert values(run(FilterExpression(col("a") != 2), unnamed), "") == [True, None]
 
 
 def test_null_is_not_true_and_nan_is_above_all_numbers() -> None:
