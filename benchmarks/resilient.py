@@ -163,7 +163,8 @@ def _machines(folder: str, steps: int) -> dict[str, Any]:
             out.readline()
         host, _, port = match[1].rpartition(":")
         board = Board(store.connect(host, int(port), links.read_key(f"{made.run.folder}/{run.KEY}")))
-        while board.get(DONE(1, 4)) is None and started[0].poll() is None:
+        later = [DONE(1, step) for step in range(4, steps)]  # the supervisor deletes the entry of the step before
+        while all(board.get(done) is None for done in later) and started[0].poll() is None:
             time.sleep(0.05)
         os.kill(started[1].pid, signal.SIGKILL)
         started[0].communicate(timeout=300)
