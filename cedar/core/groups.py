@@ -284,9 +284,7 @@ def concat_each(parts: Sequence[Mapping[str, Column]]) -> dict[str, Column]:
     arrow = dict.fromkeys(name for name in joined if all(isinstance(part[name], pa.Array) for part in parts))
     if arrow:
         joined.update(zip(arrow, concat_arrays([[part[name] for name in arrow] for part in parts]), strict=True))
-    for name in joined:
-        if name in arrow:
-            continue
+    for name in [name for name in joined if name not in arrow]:
         columns = [part[name] for part in parts]
         if not any(isinstance(column, GroupColumn) for column in columns):
             joined[name] = concat(columns)

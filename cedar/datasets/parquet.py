@@ -217,8 +217,8 @@ class ParquetSource(FileSource):
         leaves, types = schema.leaves, schema.types
         # Count only the leaves that this source reads; ``split.bytes`` may come from a source with more columns.
         sizes = dict(zip(leaves, decoded_bytes(group, leaves), strict=True))
-        size = sum(sizes.values())
-        MemoryReservation.of_task(file.url, file.limits).take(size, f"row group {split.part}, as it declares,")
+        declared = sum(sizes.values())
+        MemoryReservation.of_task(file.url, file.limits).take(declared, f"row group {split.part}, as it declares,")
         with reading(file.url, f"row group {split.part}"):
             if leaves:
                 check_unchanged(file)
@@ -246,7 +246,7 @@ class ParquetSource(FileSource):
                 ) from error
         for hive in self._hive:
             columns[hive.name] = hive.column(split.file, rows)
-        operator_bytes: float = size
+        operator_bytes: float = declared
         for leaf, size in sizes.items() if self.repeating else ():
             if _column_name(footer, leaf) in self.repeating:
                 operator_bytes -= size * (1 - 1 / _REPEAT_DISCOUNT)

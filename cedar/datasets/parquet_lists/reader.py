@@ -27,7 +27,7 @@ from cedar.core.errors import PipelineError
 _MIN_BYTES = 1 << 20  # of lists in a row group; to load the kernels takes as long as decoding several times as much
 _NUMBERS = {"INT64": pa.int64(), "DOUBLE": pa.float64(), "INT32": pa.int32(), "FLOAT": pa.float32()}
 _CODECS = {"UNCOMPRESSED": None, "SNAPPY": "snappy", "ZSTD": "zstd"}
-RUN_BYTES = 4 << 20  # of columns that are decoded together; more would take more memory
+RUN_BYTES = 4 << 20  # columns are decoded together up to about this size, since their pages are all in memory
 DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3
 
 # Items of a row about a page: where its bytes begin after its header, fields of its header, and where its decompressed
@@ -118,16 +118,18 @@ def read_lists(path: str, group: Any, columns: Mapping[str, ListLeaf], keep: Fla
     found: dict[str, pa.Array] = {}
     bodies: list[pa.Buffer] = []  # the memory that the pages point to
     lists: dict[str, tuple[int, int, int]] = {}  # by column: its first page, number of pages and number of entries
-    first = 0
+    first = size = 0
     for (name, leaf), count in zip(leaves.items(), counts, strict=True):
-        if count >= 0:
-            with suppress(OSError, pa.ArrowException):
-                bodies += _decompress(data, pages[first : first + count], _CODECS[leaf.compression])
-                lists[name] = first, count, leaf.num_values
-            first += count
-        if sum(body.size for body in bodies) >= RUN_BYTES:
+        if count < 0:
+            continue
+        with suppress(OSError, pa.ArrowException):
+            bodies += _decompress(data, pages[first : first + count], _CODECS[leaf.compression])
+            lists[name] = first, count, leaf.num_values
+            size += leaf.total_uncompressed_size
+        first += count
+        if size >= RUN_BYTES:
             found |= _decode(data, pages, lists, columns, keep, compiled.decode_columns)
-            bodies, lists = [], {}
+            bodies, lists, size = [], {}, 0
     return found | _decode(data, pages, lists, columns, keep, compiled.decode_columns)
 
 
