@@ -327,10 +327,9 @@ def compile_steps(steps: Sequence[Step], types: Types) -> ExpressionProgram:
 
 def _kept_rows(keep: str, data: pl.DataFrame) -> pl.DataFrame:
     """Return the rows where the column ``keep`` is true. ``filter`` of a frame would do it in polars' own threads."""
-    import polars as pl
-
-    # a dict, since a list of series would rename a column without a name
-    return pl.DataFrame({column.name: column.filter(data[keep]) for column in data.get_columns()})
+    mask = data.get_column(keep)
+    first, *others = [column.filter(mask) for column in data.get_columns()]
+    return first.to_frame().hstack(others)  # ``DataFrame`` would rename a column without a name
 
 
 def whole_columns(data: pl.DataFrame) -> pl.DataFrame:
