@@ -4,7 +4,6 @@ Parquet stores for each entry of a list column a repetition level (0 begins a ro
 the entry is there), and the values that are there. A page may begin in the middle of a row.
 """
 
-# ruff: noqa: ARG001 - numba passes these arguments to every intrinsic
 from __future__ import annotations
 
 from typing import Any
@@ -43,43 +42,12 @@ from cedar.datasets.parquet_lists.reader import (
     WIDTH,
     WRITTEN,
 )
-from cedar.operators.jit import kernel, numba, part
+from cedar.datasets.parquet_lists.snappy import as_pointer, decompress, load_half, load_word
+from cedar.operators.jit import kernel, numba
 
-_types = numba().core.types
 _carray = numba().carray
-_int = part("llvmlite.ir").IntType
 _RLE, _PLAIN_DICTIONARY, _RLE_DICTIONARY = 3, 2, 8  # encodings; 0 is plain
 _DATA_PAGE_HEADER, _DATA_PAGE_HEADER_V2 = 5, 8  # fields of a page's header
-
-
-@numba().extending.intrinsic  # type: ignore[untyped-decorator]
-def load_word(typing: Any, address: Any) -> Any:
-    """Return the eight bytes at an address as uint64; the address need not be aligned."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load(builder.inttoptr(args[0], _int(64).as_pointer()), align=1)
-
-    return _types.uint64(_types.int64), generate
-
-
-@numba().extending.intrinsic  # type: ignore[untyped-decorator]
-def load_half(typing: Any, address: Any) -> Any:
-    """Return the four bytes at an address as uint32; the address need not be aligned."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load(builder.inttoptr(args[0], _int(32).as_pointer()), align=1)
-
-    return _types.uint32(_types.int64), generate
-
-
-@numba().extending.intrinsic  # type: ignore[untyped-decorator]
-def as_pointer(typing: Any, address: Any) -> Any:
-    """Return an address as a pointer, for ``carray``."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.inttoptr(args[0], _int(8).as_pointer())
-
-    return _types.voidptr(_types.int64), generate
 
 
 @kernel()
@@ -349,13 +317,33 @@ def decode_page(
 
 
 @kernel()
+def decompress_page(chunk: Any, page: Any, memory: Any) -> Any:
+    """Decompress a page with Snappy into ``memory``, if ``ADDRESS`` is 0, and set it; False if the page is damaged."""
+    if page[ADDRESS]:
+        return True
+    levels, compressed = np.int64(0), True
+    if page[KIND] == DATA_PAGE_V2:  # its levels are not compressed
+        levels, compressed = page[DEFINITION_BYTES_V2] + page[REPETITION_BYTES_V2], page[COMPRESSED_V2] != 0
+    page[DECODED] -= levels
+    page[ADDRESS] = np.int64(chunk.ctypes.data) + page[PLACE] + levels
+    stored = page[STORED] - levels
+    if not compressed or not page[DECODED]:
+        return stored == page[DECODED] or not page[DECODED]
+    source, page[ADDRESS] = page[ADDRESS], np.int64(memory.ctypes.data)
+    return decompress(source, stored, page[ADDRESS], page[DECODED])
+
+
+@kernel()
 def decode_column(
-    chunk: Any, pages: Any, column: Any, levels: Any, index: Any, keep: Any, values: Any, ends: Any, missing: Any
-) -> None:
+    chunk: Any, pages: Any, column: Any, spare: Any, levels: Any, index: Any, keep: Any, values: Any, ends: Any,
+    missing: Any,
+) -> None:  # fmt: skip
     """Decode the rows of a column that are kept, see ``decode_columns``."""
     column[FAILED] = 1
     for i in range(len(pages)):
         page = pages[i]
+        if not decompress_page(chunk, page, spare[0 if page[KIND] == DICTIONARY_PAGE else 1]):
+            return
         body = _carray(as_pointer(page[ADDRESS]), (page[DECODED],), np.uint8)
         if page[KIND] == DICTIONARY_PAGE:
             column[DICTIONARY], column[DICTIONARY_SIZE] = page[ADDRESS], page[DECODED] // column[WIDTH]
@@ -381,21 +369,23 @@ def decode_column(
 
 
 @kernel(
-    "void(uint8[::1], int64[:, ::1], int64[:, ::1], uint8[:, ::1], int32[::1], uint8[::1], int64[:, ::1],"
-    " uint8[:, ::1])"
+    "void(uint8[::1], int64[:, ::1], int64[:, ::1], uint8[:, ::1], uint8[:, ::1], int32[::1], uint8[::1],"
+    " int64[:, ::1], uint8[:, ::1])"
 )
 def decode_columns(
-    chunk: Any, pages: Any, columns: Any, levels: Any, index: Any, keep: Any, ends: Any, missing: Any
+    chunk: Any, pages: Any, columns: Any, spare: Any, levels: Any, index: Any, keep: Any, ends: Any, missing: Any
 ) -> None:
     """Decode the rows of columns that are kept. Damaged data cannot make it read or write outside the arrays.
 
     Args:
-        chunk: the bytes of the file that ``reader.PLACE`` counts in.
+        chunk: the bytes of the file that ``reader.PLACE`` counts in, and ``reader.SLACK`` more.
         pages: int64[pages, 16], see ``reader.PLACE``. At ``ADDRESS`` are the decompressed bytes; those of a data page
-            of version 2 without its levels, which are at ``PLACE``.
+            of version 2 without its levels, which are at ``PLACE``. 0 if they are compressed with Snappy.
         columns: int64[columns, 13], see ``reader.WIDTH``. At ``VALUES`` is memory for 8 bytes for each entry of the
             column and one more, which receives the values of the kept rows. ``FAILED`` becomes 1 if the data are
             damaged or contain null values.
+        spare: uint8[2, bytes]: memory for the largest decompressed page, and ``reader.SLACK`` more: for a dictionary,
+            and for a data page.
         levels: uint8[2, entries]: memory for the levels of the entries of a page.
         index: int32[entries + 1]: memory for the places in the dictionary.
         keep: for each row of a column, 1 if it is kept, else 0.
@@ -411,4 +401,4 @@ def decode_columns(
         values = _carray(as_pointer(column[VALUES]), (room,), np.uint64)
         ends[i, 0] = 0
         missing[i] = 0
-        decode_column(chunk, own, column, levels, index, keep, values, ends[i], missing[i])
+        decode_column(chunk, own, column, spare, levels, index, keep, values, ends[i], missing[i])

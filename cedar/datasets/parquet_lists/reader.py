@@ -28,6 +28,7 @@ _MIN_BYTES = 1 << 20  # of lists in a row group; to load the kernels takes as lo
 _NUMBERS = {"INT64": pa.int64(), "DOUBLE": pa.float64(), "INT32": pa.int32(), "FLOAT": pa.float32()}
 _CODECS = {"UNCOMPRESSED": None, "SNAPPY": "snappy", "ZSTD": "zstd"}
 RUN_BYTES = 4 << 20  # columns are decoded together up to about this size, since their pages are all in memory
+SLACK = 16  # bytes that Snappy's kernel may read after a page, or write after its result: it copies several at once
 DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3
 
 # Items of a row about a page: where its bytes begin after its header, fields of its header, and where its decompressed
@@ -123,7 +124,8 @@ def read_lists(path: str, group: Any, columns: Mapping[str, ListLeaf], keep: Fla
         if count < 0:
             continue
         with suppress(OSError, pa.ArrowException):
-            bodies += _decompress(data, pages[first : first + count], _CODECS[leaf.compression])
+            if leaf.compression != "SNAPPY":  # which the kernel decompresses
+                bodies += _decompress(data, pages[first : first + count], _CODECS[leaf.compression])
             lists[name] = first, count, leaf.num_values
             size += leaf.total_uncompressed_size
         first += count
@@ -153,7 +155,7 @@ def _read_chunks(path: str, leaves: Sequence[Any]) -> tuple[pa.Buffer, npt.NDArr
             ranges.append([start, start + size])
         chunks[i] = end, end + size, leaf.num_values, leaf.total_uncompressed_size
         end += size
-    data = pa.allocate_buffer(end)
+    data = pa.allocate_buffer(end + SLACK)
     view, done = memoryview(data).cast("B"), 0
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -221,8 +223,10 @@ def _decode(
         column = columns[name]
         about[: ROW + 1] = column.kind.bit_width // 8, column.empty, column.full, first, count, memory.ctypes.data, -1
     ends, missing = (_empty(len(lists) * (kept + 1), kind).reshape(-1, kept + 1) for kind in (np.int64, np.uint8))
-    levels, index = _empty(2 * longest, np.uint8).reshape(2, longest), _empty(longest + 1, np.int32)
-    decode(np.frombuffer(data, np.uint8), pages, state, levels, index, keep, ends, missing)
+    largest = int(pages[:, DECODED].max(initial=0)) + SLACK
+    spare, levels = (_empty(2 * size, np.uint8).reshape(2, size) for size in (largest, longest))
+    index = _empty(longest + 1, np.int32)
+    decode(np.frombuffer(data, np.uint8), pages, state, spare, levels, index, keep, ends, missing)
     found = {}
     rows = zip(lists.items(), state.tolist(), values, ends, missing, strict=True)
     for (name, (_, _, entries)), (*_, row, _, written, failed, _, _, nulls), memory, stops, gone in rows:
