@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from cedar.datasets.parquet_lists.memory import as_pointer, load_half, load_word
 from cedar.datasets.parquet_lists.reader import (
     ADDRESS,
     COMPRESSED_V2,
@@ -42,7 +43,7 @@ from cedar.datasets.parquet_lists.reader import (
     WIDTH,
     WRITTEN,
 )
-from cedar.datasets.parquet_lists.snappy import as_pointer, decompress, load_half, load_word
+from cedar.datasets.parquet_lists.snappy import decompress
 from cedar.operators.jit import kernel, numba
 
 _carray = numba().carray
