@@ -39,7 +39,7 @@ _MANUAL: dict[str, dict[str, Any]] = {
 }
 _MUST, _LEAST = 0.97, 0.9  # share of the best: in 22 of 24 pipelines, and in every one
 _MAY_MISS = 2
-_FAR = 1.5  # a choice that takes so much longer than the best is not the best in any round
+_FAR = 1.5  # a choice that takes so much longer than the best in the first round is not measured further
 
 
 @dataclass(frozen=True)

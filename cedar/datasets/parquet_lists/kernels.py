@@ -13,7 +13,7 @@ import numpy as np
 from cedar.datasets.parquet_lists.memory import as_pointer, load_half, load_word
 from cedar.datasets.parquet_lists.reader import (
     ADDRESS,
-    COMPRESSED_V2,
+    COMPRESSED,
     DATA_PAGE,
     DATA_PAGE_V2,
     DECODED,
@@ -133,7 +133,7 @@ def read_header(  # noqa: C901, PLR0912 - one loop over a format's fields
 ) -> Any:
     """Read a ``PageHeader`` of Thrift's compact protocol into ``page``; return where it ends, -1 if it is damaged."""
     page[:] = 0
-    page[COMPRESSED_V2] = 1
+    page[COMPRESSED] = 1
     outer = np.zeros(4, np.int64)  # the last field of each struct that contains the current one
     depth, field = 0, np.int64(0)
     while True:
@@ -222,8 +222,13 @@ def find_pages(data: Any, chunks: Any, pages: Any, counts: Any) -> None:
             place = read_header(data, place, end, page)
             if place < 0 or not is_sound(page, end - place, whole):
                 break
-            page[PLACE] = place
+            levels = np.int64(0)
+            if page[KIND] == DATA_PAGE_V2:  # its levels come first, and are not compressed
+                levels = page[DEFINITION_BYTES_V2] + page[REPETITION_BYTES_V2]
+            page[PLACE], page[ADDRESS] = place, np.int64(data.ctypes.data) + place + levels
             place += page[STORED]
+            page[STORED] -= levels
+            page[DECODED] -= levels
             seen += page[ENTRIES]
             number += 1
         counts[i] = number - first if seen == entries else -1
@@ -318,20 +323,13 @@ def decode_page(
 
 
 @kernel()
-def decompress_page(chunk: Any, page: Any, memory: Any) -> Any:
-    """Decompress a page with Snappy into ``memory``, if ``ADDRESS`` is 0, and set it; False if the page is damaged."""
-    if page[ADDRESS]:
-        return True
-    levels, compressed = np.int64(0), True
-    if page[KIND] == DATA_PAGE_V2:  # its levels are not compressed
-        levels, compressed = page[DEFINITION_BYTES_V2] + page[REPETITION_BYTES_V2], page[COMPRESSED_V2] != 0
-    page[DECODED] -= levels
-    page[ADDRESS] = np.int64(chunk.ctypes.data) + page[PLACE] + levels
-    stored = page[STORED] - levels
-    if not compressed or not page[DECODED]:
-        return stored == page[DECODED] or not page[DECODED]
-    source, page[ADDRESS] = page[ADDRESS], np.int64(memory.ctypes.data)
-    return decompress(source, stored, page[ADDRESS], page[DECODED])
+def decompress_page(page: Any, memory: Any) -> Any:
+    """Decompress a page into ``memory`` if it is compressed, with Snappy; False if it is damaged."""
+    if not page[COMPRESSED] or not page[DECODED]:
+        return page[STORED] == page[DECODED] or not page[DECODED]
+    source = page[ADDRESS]
+    page[ADDRESS] = np.int64(memory.ctypes.data)
+    return decompress(source, page[STORED], page[ADDRESS], page[DECODED])
 
 
 @kernel()
@@ -343,7 +341,7 @@ def decode_column(
     column[FAILED] = 1
     for i in range(len(pages)):
         page = pages[i]
-        if not decompress_page(chunk, page, spare[0 if page[KIND] == DICTIONARY_PAGE else 1]):
+        if not decompress_page(page, spare[0 if page[KIND] == DICTIONARY_PAGE else 1]):
             return
         body = _carray(as_pointer(page[ADDRESS]), (page[DECODED],), np.uint8)
         if page[KIND] == DICTIONARY_PAGE:
@@ -380,8 +378,7 @@ def decode_columns(
 
     Args:
         chunk: the bytes of the file that ``reader.PLACE`` counts in, and ``reader.SLACK`` more.
-        pages: int64[pages, 16], see ``reader.PLACE``. At ``ADDRESS`` are the decompressed bytes; those of a data page
-            of version 2 without its levels, which are at ``PLACE``. 0 if they are compressed with Snappy.
+        pages: int64[pages, 16], see ``reader.PLACE``; those with ``COMPRESSED`` are compressed with Snappy.
         columns: int64[columns, 13], see ``reader.WIDTH``. At ``VALUES`` is memory for 8 bytes for each entry of the
             column and one more, which receives the values of the kept rows. ``FAILED`` becomes 1 if the data are
             damaged or contain null values.

@@ -26,15 +26,15 @@ from cedar.core.errors import PipelineError
 
 _MIN_BYTES = 1 << 20  # of lists in a row group; to load the kernels takes as long as decoding several times as much
 _NUMBERS = {"INT64": pa.int64(), "DOUBLE": pa.float64(), "INT32": pa.int32(), "FLOAT": pa.float32()}
-_CODECS = {"UNCOMPRESSED": None, "SNAPPY": "snappy", "ZSTD": "zstd"}
-RUN_BYTES = 4 << 20  # columns are decoded together up to about this size, since their pages are all in memory
+_CODECS = ("UNCOMPRESSED", "SNAPPY", "ZSTD")
+RUN_BYTES = 4 << 20  # columns are decoded together up to about this size, to save memory
 SLACK = 16  # bytes that Snappy's kernel may read after a page, or write after its result: it copies several at once
 DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3
 
-# Items of a row about a page: where its bytes begin after its header, fields of its header, and where its decompressed
-# bytes are in memory.
+# Items of a row about a page: where its bytes begin after its header, fields of its header, and the address of its
+# bytes. The address, ``DECODED`` and ``STORED`` leave out the levels of a page of version 2, which are at its beginning.
 PLACE, KIND, DECODED, STORED, ENTRIES, ENCODING, DEFINITION_ENCODING, REPETITION_ENCODING = range(8)
-ENTRIES_V2, ENCODING_V2, DEFINITION_BYTES_V2, REPETITION_BYTES_V2, COMPRESSED_V2, ADDRESS = 8, 11, 12, 13, 14, 15
+ENTRIES_V2, ENCODING_V2, DEFINITION_BYTES_V2, REPETITION_BYTES_V2, COMPRESSED, ADDRESS = 8, 11, 12, 13, 14, 15
 # Items of a row about a column: its type, its pages, the address of its values; the others are the kernel's.
 WIDTH, EMPTY, FULL, FIRST_PAGE, PAGES, VALUES = range(6)
 ROW, KEPT, WRITTEN, FAILED, DICTIONARY, DICTIONARY_SIZE, NULLS = range(6, 13)
@@ -124,8 +124,11 @@ def read_lists(path: str, group: Any, columns: Mapping[str, ListLeaf], keep: Fla
         if count < 0:
             continue
         with suppress(OSError, pa.ArrowException):
-            if leaf.compression != "SNAPPY":  # which the kernel decompresses
-                bodies += _decompress(data, pages[first : first + count], _CODECS[leaf.compression])
+            own = pages[first : first + count]
+            if leaf.compression == "UNCOMPRESSED":
+                own[:, COMPRESSED] = 0
+            elif leaf.compression == "ZSTD":  # the kernel decompresses Snappy
+                bodies += _decompress(data, own)
             lists[name] = first, count, leaf.num_values
             size += leaf.total_uncompressed_size
         first += count
@@ -181,27 +184,18 @@ def _find_pages(
         room = needed
 
 
-def _decompress(data: pa.Buffer, pages: npt.NDArray[np.int64], name: str | None) -> list[pa.Buffer]:
-    """Decompress pages and set their ``ADDRESS`` and ``DECODED``; return the memory, which the caller holds.
+def _decompress(data: pa.Buffer, pages: npt.NDArray[np.int64]) -> list[pa.Buffer]:
+    """Decompress pages with Zstandard and change their rows; return the memory, which the caller holds.
 
     Raises:
         OSError, pa.ArrowException: a page is damaged.
     """
-    codec, bodies, found = None if name is None else pa.Codec(name), [], []
-    for place, kind, decoded, stored, *more in pages[:, :ADDRESS].tolist():
-        compressed = True
-        if kind == DATA_PAGE_V2:  # its levels are not compressed
-            *_, definition, repetition, compressed = more
-            levels = definition + repetition
-            place, stored, decoded = place + levels, stored - levels, decoded - levels
-        address = data.address + place
-        if codec is not None and compressed and decoded:
-            bodies.append(codec.decompress(data.slice(place, stored), decoded))
-            address = bodies[-1].address
-        elif stored != decoded and decoded:
-            raise pa.ArrowInvalid("the size of a page is wrong")
-        found.append((decoded, address))
-    pages[:, (DECODED, ADDRESS)] = np.array(found, np.int64).reshape(-1, 2)
+    codec, bodies = pa.Codec("zstd"), []
+    for page in pages:
+        address, stored, decoded = page[[ADDRESS, STORED, DECODED]].tolist()
+        if page[COMPRESSED] and decoded:
+            bodies.append(codec.decompress(data.slice(address - data.address, stored), decoded))
+            page[[ADDRESS, STORED, COMPRESSED]] = bodies[-1].address, decoded, 0
     return bodies
 
 

@@ -1,4 +1,4 @@
-"""Decompress Snappy blocks in a compiled loop, in about half of the time that Arrow's codec takes.
+"""Decompress Snappy blocks in a compiled loop; dictionaries of ids take 0.6 of the time of Arrow's codec.
 
 Arrow decompresses one page per call. Each return from such a call waits for the GIL, which other threads hold. Here a
 kernel decompresses a page and decodes it at once, while it is in the core's cache.
@@ -73,7 +73,7 @@ def decompress(  # noqa: C901, PLR0912 - one loop over a format's elements
                 continue
             word >>= 8 * length + 8  # has the next element, too, which is usually a copy
             length = (word >> 2) & 63
-            if word & 3 == 0 or word & 3 == 3:
+            if word & 3 == 0 or word & 3 == 3:  # another literal, or a copy of five bytes, which may be cut off
                 continue
         kind = word & 3  # without branches, since the kinds of copies cannot be predicted
         back = (word >> 8) & np.int64(4294967295 if kind == 3 else 65535)
