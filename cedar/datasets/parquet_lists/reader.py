@@ -32,7 +32,7 @@ SLACK = 16  # bytes that Snappy's kernel may read after a page, or write after i
 DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 0, 2, 3
 
 # Items of a row about a page: where its bytes begin after its header, fields of its header, and the address of its
-# bytes. The address, ``DECODED`` and ``STORED`` leave out the levels of a page of version 2, which are at its beginning.
+# bytes. The address, ``DECODED`` and ``STORED`` leave out the levels of a page of version 2, which come first.
 PLACE, KIND, DECODED, STORED, ENTRIES, ENCODING, DEFINITION_ENCODING, REPETITION_ENCODING = range(8)
 ENTRIES_V2, ENCODING_V2, DEFINITION_BYTES_V2, REPETITION_BYTES_V2, COMPRESSED, ADDRESS = 8, 11, 12, 13, 14, 15
 # Items of a row about a column: its type, its pages, the address of its values; the others are the kernel's.
