@@ -334,6 +334,11 @@ class Stream(Abstract):
 
     count: Count = None
 
+    @property
+    def reopens_quickly(self) -> bool:
+        """Whether opening the stream at the position of a piece reads and computes at most one split again."""
+        return False
+
     @abstractmethod
     def start(self) -> At:
         """Return where the epoch begins."""

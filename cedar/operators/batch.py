@@ -163,6 +163,10 @@ class BatchStream(Stream):
             return rows
         return int(rows) // self._size if self._last == "drop" else -(-int(rows) // self._size)
 
+    @property
+    def reopens_quickly(self) -> bool:
+        return self._source.reopens_quickly and not self._refills
+
     def start(self) -> At:
         return [self._source.start(), 0]
 

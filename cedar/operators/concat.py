@@ -180,6 +180,10 @@ class ConcatStream(Stream):
             units += int(count)
         return units
 
+    @property
+    def reopens_quickly(self) -> bool:
+        return all(stream.reopens_quickly for stream in self.inputs)
+
     def start(self) -> At:
         return self.first(0)
 

@@ -95,6 +95,10 @@ class AssignedStream(Stream):
             self._left_out[BATCHES if rows is None else ROWS] += 1 if rows is None else len(rows)
         self._left_out[ROWS] -= given
 
+    @property
+    def reopens_quickly(self) -> bool:
+        return self.source.reopens_quickly
+
     def start(self) -> At:
         return [0, None, None]
 

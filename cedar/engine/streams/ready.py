@@ -100,7 +100,7 @@ class _ReadyFlow(Flow):
         self._stop = _END
         self._places: deque[tuple[int, Position]] = deque([(self._base, position)])  # positions of units, by number
         self._undelivered = GeneratorFlow(self._numbered(list(self._taken), cuts), self._source)
-        self._flow = None if stage is None else StageFlow(stage, self._undelivered, position, self._rebase)
+        self._flow = None if stage is None else StageFlow(stage, self._undelivered, position)
 
     def _numbered(self, taken: Sequence[Run], cuts: npt.NDArray[np.int64]) -> Pieces:
         """Yield undelivered units with their numbers as positions; pieces are cut where runs begin and end."""
@@ -127,12 +127,6 @@ class _ReadyFlow(Flow):
             places.popleft()
         first, (at, skip) = places[0]
         return [at, skip + number - first]
-
-    def _rebase(self, piece: Piece) -> At | None:
-        stage = self._stream.stage
-        assert stage is not None
-        at, skip = self._position(self._base)  # the next plan continues here, after tasks in progress
-        return stage.source.rebase(Piece(piece.rows, at, skip, keeps=piece.keeps))
 
     def limit(self, units: int) -> None:
         stop = self._base + units

@@ -260,6 +260,10 @@ class SplitStream(Stream):
             return self._window.rows
         return max(1, int((self._window.bytes or 0) / self.row_bytes(segment)))
 
+    @property
+    def reopens_quickly(self) -> bool:
+        return not self.streaming
+
     def start(self) -> At:
         return _START
 

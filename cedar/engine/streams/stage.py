@@ -79,6 +79,10 @@ class StageStream(Stream):
         """Whether tasks can be delivered as they finish: they are small, and each output row has one input row."""
         return self.keeps_rows and self.per_row
 
+    @property
+    def reopens_quickly(self) -> bool:
+        return self.source.reopens_quickly
+
     def start(self) -> At:
         return self.source.start()
 
@@ -120,21 +124,13 @@ class StageFlow(Flow):
         stream: the stage.
         source: the flow of the stream below.
         opened: the position where ``source`` was opened.
-        rebase: replaces the source stream's ``rebase`` if its flow changes the positions of pieces.
     """
 
-    def __init__(
-        self,
-        stream: StageStream,
-        source: Flow,
-        opened: Position,
-        rebase: Callable[[Piece], At | None] | None = None,
-    ) -> None:
+    def __init__(self, stream: StageStream, source: Flow, opened: Position) -> None:
         self._stream = stream
         self._next: Position | None = opened  # position of the next unit
         self._fenced = False
         self._source = source
-        self._rebase = rebase
         self._runner = stream.tasks.runner
         # Submitted tasks, and the pieces that they work on; a piece without units, which ends a window, has no task.
         self._tasks: deque[tuple[Future[Result] | Result | None, Piece]] = deque()
@@ -254,9 +250,8 @@ class StageFlow(Flow):
             if not isinstance(piece, Piece):
                 self._ended = True
                 return
-            can_switch = stream.tasks.watcher.fence and stream.per_row and not piece.batch
-            if can_switch and (self._rebase or stream.source.rebase)(piece) is not None:
-                self._ended = self._fenced = True  # rows read ahead can quickly be read again by the next plan
+            if stream.tasks.watcher.fence and stream.per_row and stream.reopens_quickly:
+                self._ended = self._fenced = True  # the next plan reads again what was read ahead
                 return
             if not piece.units:
                 if piece.ends_window:

@@ -246,3 +246,66 @@ def test_tasks_end_when_the_names_of_the_module_are_gone(monkeypatch: pytest.Mon
     for name in ("Result", "_running"):  # as at interpreter exit
         monkeypatch.setattr(stage, name, None)
     held.close()  # type: ignore[attr-defined]
+
+
+# ---- where another plan can continue ---------------------------------------------------------------------------------
+
+
+def double(x: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    return x * 2
+
+
+def some(x: int) -> bool:
+    return x % 7 != 3
+
+
+def twice(x: int) -> list[int]:
+    return [x, x]
+
+
+def one_file() -> cedar.Pipeline:
+    return cedar.from_numpy({"x": np.arange(2_000)})  # one window
+
+
+SWITCHES = {
+    "batches": lambda: one_file().batch(10).map(double, "x"),
+    "fewer rows": lambda: one_file().filter(some, "x").batch(10).map(double, "x"),
+    "more rows": lambda: one_file().flat_map(twice, "x").batch(10).map(double, "x"),
+    "two inputs": lambda: cedar.concat([one_file(), one_file()]).batch(10).map(double, "x"),
+}
+
+
+@pytest.mark.parametrize("executor", ["inline", "threads"])
+@pytest.mark.parametrize("rank", [None, 0, 1])
+@pytest.mark.parametrize("kind", SWITCHES)
+def test_another_plan_takes_over_after_a_few_batches(kind: str, rank: int | None, executor: str) -> None:
+    ranks = {} if rank is None else {"rank": rank, "world": 2}
+    whole = [batch["x"].tolist() for batch in SWITCHES[kind]().loader(plan="off", format="numpy", **ranks)]
+    loader = SWITCHES[kind]().loader(plan="off", executor=executor, workers=2, format="numpy", **ranks)
+    plans: Any = loader._epochs.job.plans
+    found, waited = [], 0
+    for batch in loader:
+        found.append(batch["x"].tolist())
+        if len(found) in (20, 50):
+            plans._schedule_switch(plans.current, "")
+        waited = waited + 1 if plans._next else 0
+        assert waited <= 30  # the tasks in progress
+    assert found == whole
+    loader.close()
+
+
+def test_a_window_of_a_shuffle_is_not_begun_again() -> None:
+    read: list[int] = []
+
+    def note(x: int) -> int:
+        read.append(x)
+        return x
+
+    pipeline = one_file().map(note, "x", into="y").shuffle(seed=1).batch(10).map(double, "x")
+    with pipeline.loader(plan="off", workers=2) as loader:
+        plans: Any = loader._epochs.job.plans
+        for number, _ in enumerate(loader):
+            if number == 20:
+                read.clear()
+                plans._schedule_switch(plans.current, "")
+    assert not read
