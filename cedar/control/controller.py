@@ -165,7 +165,7 @@ class Prepare:
 
 @dataclass(frozen=True)
 class Switch:
-    """The action to switch to a plan at the end of the next window."""
+    """The action to switch to a plan between two tasks, or at the end of a shuffle's window."""
 
     key: str
     why: str

@@ -220,7 +220,7 @@ Pulled: TypeAlias = "Piece | Pending | None"  # None at the end
 
 
 class Fenced(Exception):
-    """Raised at the end of a window if another plan runs the next window, and must be opened at this position."""
+    """Raised where another plan continues, which must be opened after the last delivered unit."""
 
 
 class Altered(Exception):

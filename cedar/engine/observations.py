@@ -70,6 +70,7 @@ class RunMeasurements:
     def __init__(self, binding: Binding, metrics: Metrics) -> None:
         self.workers, self.executor = 1, "threads"
         self.share = 1.0  # fraction of the source rows that this rank reads
+        self.gil: float | None = None  # latest ``gil_share``, also of an earlier run; None before a run on threads
         self._binding = binding
         self._metrics = metrics
         self._runner: Runner | None = None
@@ -263,17 +264,16 @@ class RunMeasurements:
         if processes.ready(self.processes):
             here = replace(here, start_seconds=0.0)
         measured = self._metrics.profile(self._binding.subject, here, workers=self.workers, executor=self.executor)
-        begun = self._begun
-        if begun is None:
-            return measured
-        seen, inline = self._now(of_threads=True).minus(begun), self._runner is not None and self._runner.inline
-        if seen.entered > 0:
-            own = max(0.0, seen.own - (seen.work + seen.around if inline else 0.0)) / seen.entered
-            measured = replace(measured, own=own, around=seen.around / seen.entered)
-        if not local or self.executor != "threads":
-            return measured
-        busy = (seen.pool + seen.crowded) / seen.alone if seen.alone > 0 else 0.0
-        return with_gil(measured, self._binding.nodes, self._metrics.time, busy, self.workers)
+        nodes, begun = self._binding.nodes, self._begun
+        if begun is not None:
+            seen, inline = self._now(of_threads=True).minus(begun), self._runner is not None and self._runner.inline
+            if seen.entered > 0:
+                own = max(0.0, seen.own - (seen.work + seen.around if inline else 0.0)) / seen.entered
+                measured = replace(measured, own=own, around=seen.around / seen.entered)
+            if local and self.executor == "threads" and seen.pool > 0 and seen.alone > 0:
+                busy = (seen.pool + seen.crowded) / seen.alone
+                self.gil = gil_share(measured, nodes, self._metrics.time, busy, self.workers)
+        return measured if self.gil is None else with_gil(measured, nodes, self.gil)
 
 
 def _since(
@@ -294,20 +294,25 @@ def _since(
     return done
 
 
-def with_gil(profile: Profile, nodes: Sequence[Node], time: Timeline, busy: float, workers: int) -> Profile:
-    """Add to a profile the fraction of time during which each operator holds the GIL.
-
-    Operators that run Python for every row are assumed to hold it all the time, or for the largest share with which
-    threads can keep that many cores busy.
+def gil_share(profile: Profile, nodes: Sequence[Node], time: Timeline, busy: float, workers: int) -> float:
+    """Return the largest fraction of their time, 0 to 1, during which operators that run Python for every row can hold
+    the GIL while threads keep that many cores busy.
 
     Args:
         nodes: the nodes of the pipeline as written.
         busy: the average number of cores that ``workers`` threads kept busy.
     """
-    cores = profile.machine.cores
     work = {i: time.seconds(i) for i in profile.operators}
-    taken = {i: float(nodes[i].operator.effects().per_row) for i in work}
-    share = sum(taken[i] * work[i] for i in work) / (sum(work.values()) or 1.0)
-    most = min(lock_share(busy, max(2, min(workers, cores))) / share, 1.0) if workers > 1 and share else 1.0
-    operators = {i: replace(f, gil=taken[i] * most) for i, f in profile.operators.items()}
-    return replace(profile, operators=operators)
+    in_python = sum(seconds for i, seconds in work.items() if nodes[i].operator.effects().per_row)
+    share = in_python / (sum(work.values()) or 1.0)
+    if workers < 2 or not share:
+        return 1.0
+    return min(lock_share(busy, max(2, min(workers, profile.machine.cores))) / share, 1.0)
+
+
+def with_gil(profile: Profile, nodes: Sequence[Node], share: float) -> Profile:
+    """Add to a profile the fraction of time during which each operator holds the GIL: ``share`` if it runs Python for
+    every row, otherwise 0.
+    """
+    held = {i: share * nodes[i].operator.effects().per_row for i in profile.operators}
+    return replace(profile, operators={i: replace(f, gil=held[i]) for i, f in profile.operators.items()})

@@ -342,6 +342,7 @@ class Plans:
         assert self.planner is not None
         results = ResultsStore(self.binding.root, self.binding.on_error)
         self._earlier = results.load((*self.planner.limits, self.first_rows.world))
+        self.figures.gil = self._earlier and self._earlier.gil
         self._results = results
 
     def _search(self, _: Calls) -> None:
@@ -454,7 +455,8 @@ class Plans:
         if self._results is not None and not (self._broken or self._settled):
             now, waited = self.metrics.time.so_far(time.perf_counter())
             tries, state = self._state.phase == "tries", self._state
-            self._results.save(at_end(state, self._observation(now, waited)) if tries else state, self._known, now)
+            state = at_end(state, self._observation(now, waited)) if tries else state
+            self._results.save(state, self._known, now, self.figures.gil)
         if self._calls is not None:
             self._calls.end()
             self._calls = None

@@ -25,10 +25,12 @@ class PlanResults:
     Args:
         plans: each plan that was measured, with its result.
         pace: the pace of the plan that was in use at last, which is the first of ``plans``.
+        gil: the share of their time for which per-row Python functions hold the GIL; None if no run used threads.
     """
 
     plans: tuple[tuple[Plan, PlanTrial], ...]
     pace: Pace
+    gil: float | None = None
 
 
 class ResultsStore:
@@ -53,13 +55,14 @@ class ResultsStore:
         self._name = name_of("plans", [*code, repr(self._on_error), machine_key(), *map(repr, limits)])
         return load(user_place(), self._name, lambda entry: _decoded(entry.about, self._root))
 
-    def save(self, state: State, plans: Sequence[Plan], now: float) -> None:
+    def save(self, state: State, plans: Sequence[Plan], now: float, gil: float | None = None) -> None:
         """Save the results of a run, if it tried or accepted other plans than at the last call.
 
         Args:
             state: the state of the controller.
             plans: all plans; the key of a plan is its index.
             now: seconds since the start of the run.
+            gil: see ``PlanResults``.
         """
         learned = state.stays, {key: each.failed for key, each in state.tried.items()}
         if not self._name or state.pace is None or learned == self._saved or not state.tried.keys() - {state.stays}:
@@ -73,6 +76,7 @@ class ResultsStore:
                 "plans": [_encoded(plans[int(key)], result) for key, result in tried.items()],
                 "trainer": state.pace.trainer,
                 "task": state.pace.task,
+                "gil": gil,
             }
             save(user_place(), self._name, lambda _: about)
 
@@ -88,7 +92,7 @@ def _decoded(about: dict[str, Any], root: Node) -> PlanResults:
         result = PlanTrial(_positive(each["seconds"]), _positive(each["at"]), int(each["failed"]))
         plans.append((plan_of(each["plan"], root), result))
     pace = Pace(plans[0][1].seconds, _positive(about["trainer"]), _positive(about["task"]))
-    return PlanResults(tuple(plans), pace)
+    return PlanResults(tuple(plans), pace, None if about["gil"] is None else min(_positive(about["gil"]), 1.0))
 
 
 def _positive(value: Any) -> float:

@@ -15,7 +15,7 @@ from cedar.engine.compiler import Compiler, min_run_units
 from cedar.engine.machine import machine
 from cedar.engine.metrics import CallTimes, Metrics
 from cedar.engine.nodes import deal_mode
-from cedar.engine.observations import with_gil
+from cedar.engine.observations import gil_share, with_gil
 from cedar.engine.runner import Runner
 from cedar.engine.streams.assigned import Share
 from cedar.engine.task_context import Tasks, TimeUp, Watcher
@@ -150,7 +150,8 @@ class _ProfilePass:
         measured = replace(measured, operators=operators)
         if took < _MIN_SECONDS:
             return measured
-        return with_gil(measured, self.binding.nodes, self.metrics.time, worked / took, cores)
+        nodes = self.binding.nodes
+        return with_gil(measured, nodes, gil_share(measured, nodes, self.metrics.time, worked / took, cores))
 
     def _call_seconds(self, i: int) -> float:
         """Return the seconds of one call of an operator on one row; 0 for operators on batches."""

@@ -11,8 +11,9 @@ import pytest
 
 import cedar
 from cedar.control.controller import Pace, PlanTrial, State
+from cedar.core.block import Observation
 from cedar.engine import plan_results
-from cedar.engine.plan_results import ResultsStore
+from cedar.engine.plan_results import PlanResults, ResultsStore
 from cedar.plan.data import Plan
 from cedar.plan.steps import Place
 from tests.plan.toy_plans import stepped
@@ -36,7 +37,7 @@ def empty_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def stored(p: cedar.Pipeline, state: State, *limits: Any) -> ResultsStore:
     made = ResultsStore(p.node, None)
     assert made.load(limits) is None
-    made.save(state, plans_of(p), 5.0)
+    made.save(state, plans_of(p), 5.0, gil=0.25)
     return made
 
 
@@ -47,7 +48,17 @@ def test_results_are_loaded_as_they_were_saved() -> None:
     (used, result), (written, replaced) = found.plans
     assert (used.workers, used.in_processes, written.workers, written.in_processes) == (2, True, None, False)
     assert (result, replaced) == (PlanTrial(2e-3, 1.5), LEARNED.tried["0"]), "the last pace is the plan's result"
-    assert found.pace == LEARNED.pace
+    assert (found.pace, found.gil) == (LEARNED.pace, 0.25)
+
+
+def test_a_run_in_processes_knows_how_long_threads_held_the_gil(monkeypatch: pytest.MonkeyPatch) -> None:
+    earlier = PlanResults((), Pace(2e-3), gil=0.25)
+    monkeypatch.setattr(ResultsStore, "load", lambda *_: earlier)
+    with rows(1).loader() as loader:
+        plans = loader._epochs.job.plans
+        plans._load_results()
+        plans.metrics.observe(1, Observation(100, 100, 0, 0, 0.01, 0.01))
+        assert plans.figures.profile(local=False).operators[1].gil == 0.25
 
 
 @pytest.mark.parametrize(("step", "limit"), [(2, "limit"), (1, "other")])
