@@ -342,7 +342,7 @@ class Plans:
         assert self.planner is not None
         results = ResultsStore(self.binding.root, self.binding.on_error)
         self._earlier = results.load((*self.planner.limits, self.first_rows.world))
-        self.figures.gil = self._earlier and self._earlier.gil
+        self.figures.gil = None if self._earlier is None else self._earlier.gil
         self._results = results
 
     def _search(self, _: Calls) -> None:
