@@ -10,7 +10,6 @@ import datetime as dt
 import decimal
 import re
 import reprlib
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
@@ -35,6 +34,7 @@ from cedar.core.columns import (
     native,
     objects,
 )
+from cedar.core.packages import loaded
 
 _FAILURES = (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError)
 
@@ -115,7 +115,7 @@ def type_name(kind: ColumnType) -> str:
 
 def is_masked(kind: type) -> bool:
     """Whether a type is that of masked arrays, without importing their module, which is slow and rarely needed."""
-    masked = sys.modules.get("numpy.ma")
+    masked = loaded("numpy.ma")
     return masked is not None and issubclass(kind, masked.MaskedArray)
 
 

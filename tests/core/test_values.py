@@ -1,6 +1,8 @@
 import datetime as dt
 import decimal
 import pickle
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 
 from cedar.core.columns import OBJECT, TensorType
 from cedar.core.dtypes import infer_type
-from cedar.core.values import ValueMismatch, build_column, describe, misfits, type_name
+from cedar.core.values import ValueMismatch, build_column, describe, is_masked, misfits, type_name
 
 INTS = pa.large_list(pa.int64())
 PAIR = TensorType((2,), "float32")
@@ -189,3 +191,10 @@ def test_times_of_pandas_keep_their_nanoseconds():
     zoned = times[0].tz_localize("Europe/Berlin")
     assert infer_type([zoned]) == pa.timestamp("ns", "Europe/Berlin")
     assert infer_type([pandas.Timestamp("2024-01-01")]) == pa.timestamp("us")
+
+
+def test_no_array_is_masked_while_another_thread_imports_masked_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert is_masked(np.ma.MaskedArray)
+    begun = SimpleNamespace(__spec__=SimpleNamespace(_initializing=True))  # as in the middle of the import
+    monkeypatch.setitem(sys.modules, "numpy.ma", begun)  # type: ignore[arg-type]
+    assert not is_masked(np.ndarray)
