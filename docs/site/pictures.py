@@ -294,7 +294,7 @@ def loop() -> Drawing:
         (550, 20, "profile", "blocks are measured"),
         (730, 20, "search", "orders and places"),
         (730, 130, "check", "same first rows?"),
-        (370, 130, "next plan", "at the end of a window"),
+        (370, 130, "next plan", "between two tasks"),
     )
     for n, (x, y, name, note) in enumerate(steps):
         made.box(x, y, 140, 52, n % 8 if n in {2, 6} else None)

@@ -86,7 +86,7 @@ def test_how_many_cores_threads_keep_busy_bounds_how_long_the_gil_is_held(
         assert figures.profile(local=True).operators[1].gil == gil
     assert figures.profile(local=True).operators[1].gil == gil
     assert figures.planned == planned
-    assert figures.profile(local=False).operators[1].gil == gil, "processes share no GIL: the latest of threads counts"
+    assert figures.profile(local=False).operators[1].gil == gil, "the latest share on threads"
     runner.close()
 
 
